@@ -29,7 +29,7 @@ from bench.environments import python_with
 from bench.spark_batch import BUILT_IN, EMBEDDED, REMOTE, TIME_LIMIT_S, Query, consume, seconds_of, session, written
 from bench.spark_stream import DDL
 from foldflight.client import Functions, connect
-from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import FramedCall, OverLayout, OverQuery
 from foldflight.engine.over.window_frame_folds import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
@@ -231,7 +231,7 @@ def _task(function: str) -> OverFold:
         display_names=("v", "w"),
         bounds=pa.schema([]),
     )
-    framed = {"o": Framed(call, WindowFrame(-99, 0))}
+    framed = {"o": FramedCall(call, WindowFrame(-99, 0))}
     return OverFold(OverQuery.of(connect("embedded:examples.weighted_avg").transport, framed, layout))
 
 

@@ -16,7 +16,7 @@ from foldflight import FoldflightError
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.context import FunctionContext
@@ -45,8 +45,8 @@ VALUES: Samples = {
 }
 
 
-def interpret(bound: BoundFunction) -> Interpreted:
-    return Interpreted(bound, context=FunctionContext(bound.function.name), signer=SIGNER)
+def interpret(bound: BoundFunction) -> InterpretedAccumulators:
+    return InterpretedAccumulators(bound, context=FunctionContext(bound.function.name), signer=SIGNER)
 
 
 def bits(value: Any, *, is_unordered: bool = False) -> Any:

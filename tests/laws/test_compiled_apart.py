@@ -12,7 +12,7 @@ import pytest
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.request import Options, Resources
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.udaf import function_of
@@ -76,7 +76,7 @@ def rows_of(*rows: tuple[int, int, str]) -> Rows:
     return Rows(np.array(slots, np.int32), None, [Column("value", pa.array(numbers)), Column("name", pa.array(texts))])
 
 
-def both(programs: Programs, cls: Any = Kept) -> tuple[Interpreted, Any]:
+def both(programs: Programs, cls: Any = Kept) -> tuple[InterpretedAccumulators, Any]:
     """Return the interpreter and compiled code."""
     bound = function_of(cls).bind(function_of(cls).input_types, {})  # type: ignore[union-attr]
     return interpret(bound), programs.accumulators(interpret(bound))

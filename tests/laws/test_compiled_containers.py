@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
-from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
@@ -658,7 +658,7 @@ def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
     (read,) = pa.ipc.open_stream(pa.py_buffer(sink.getvalue().to_pybytes()))
     bound = FUNCTIONS["worded"].bind([pa.string(), pa.int64()], {})
     one = hot.accumulators(interpret(bound))
-    assert isinstance(one, Compiled)
+    assert isinstance(one, CompiledAccumulators)
     for start in (0, 50):
         part = read.slice(start, 50)
         columns = [Column(name, part.column(name)) for name in ("step", "value")]

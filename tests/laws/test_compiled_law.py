@@ -9,7 +9,7 @@ import pytest
 from foldflight import udaf
 from foldflight.ext.compiler import Programs, compiled
 from foldflight.ext.compiler.arena import RAISED
-from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.testing import LawResult, check_laws
 
 LAW = "the compiled form agrees"
@@ -146,7 +146,7 @@ def one_more(values: Any, handled_rows: Any, type_: pa.DataType) -> pa.Array:
     return pa.array(values + 1, type_, mask=~handled_rows)
 
 
-def lose(self: Compiled, loop: Any, *places: Any) -> None:
+def lose(self: CompiledAccumulators, loop: Any, *places: Any) -> None:
     """Run a loop, and leave out the rows from an exception on: the mistake is in states and errors."""
     with contextlib.suppress(RAISED):
         loop(*places)
@@ -154,7 +154,7 @@ def lose(self: Compiled, loop: Any, *places: Any) -> None:
 
 @pytest.mark.parametrize(
     ("place", "name", "mistake", "step"),
-    [(compiled, "results_of", one_more, "states and results"), (Compiled, "_run", lose, "")],
+    [(compiled, "results_of", one_more, "states and results"), (CompiledAccumulators, "_run", lose, "")],
 )
 def test_mistakes_in_compiled_code_are_found(
     place: Any, name: str, mistake: Any, step: str, check_compiled: Any, monkeypatch: pytest.MonkeyPatch

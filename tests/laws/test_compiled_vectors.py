@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foldflight import FunctionContext, udaf, udf
 from foldflight.ext.compiler import Programs
-from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
@@ -306,7 +306,7 @@ def test_few_vectors_are_in_reserve(hot: Programs) -> None:
     program = hot.program(bound, bound.instantiate())
     assert isinstance(program, Program), program
     accumulators = hot.accumulators(interpret(bound))
-    assert isinstance(accumulators, Compiled)
+    assert isinstance(accumulators, CompiledAccumulators)
     for group in range(40):
         accumulators.update(rows_of(np.ones((1, LONG), np.float32), np.array([group]), type_))
         assert accumulators._table.nbytes <= (group + 1) * program.dtype.itemsize * 9 / 8

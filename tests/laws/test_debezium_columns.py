@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from foldflight.errors import RejectedError
 from foldflight.ext.changes import connectcolumns
 from foldflight.ext.changes.connectcolumns import UNPROVEN, column_reader
-from foldflight.ext.changes.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, Described, Words, decoder
+from foldflight.ext.changes.connectvalues import UNAVAILABLE, UNAVAILABLE_FORMS, DescribedColumn, Words, decoder
 from foldflight.ext.changes.debeziumjson import UNPARSED
 from foldflight.ext.changes.debeziummessages import OldRows
 from foldflight.ext.changes.debeziumreader import Reader
@@ -31,19 +31,26 @@ TYPES: list[pa.DataType] = [
     *(pa.duration("us"), pa.list_(pa.int32()), pa.map_(pa.string(), pa.string())),
 ]
 CONNECT, DATA, TIMES = "org.apache.kafka.connect.data.", "io.debezium.data.", "io.debezium.time."
-DESCRIBED: list[Described | None] = [
+DESCRIBED: list[DescribedColumn | None] = [
     *[None] * 8,  # as often as not there is no schema block
-    *(Described(each) for each in ("int16", "int64", "float", "double", "boolean", "string", "bytes", "struct")),
-    *(Described("bytes", f"{CONNECT}Decimal", (("scale", scale),)) for scale in ("0", "2", "-3", "9", "60", "x")),
-    *(Described("int32", f"{CONNECT}{kind}") for kind in ("Date", "Time")),
-    Described("int64", f"{CONNECT}Timestamp"),
-    *(Described("int64", f"{TIMES}{unit}{kind}") for unit in ("", "Micro", "Nano") for kind in ("Time", "Timestamp")),
-    *(Described("string", f"{TIMES}Iso{kind}") for kind in ("Date", "Time", "Timestamp")),
-    *(Described("string", f"{TIMES}Zoned{kind}") for kind in ("Time", "Timestamp")),
-    *(Described("int32", f"{TIMES}{kind}") for kind in ("Date", "Year")),
-    *(Described("int64", f"{TIMES}MicroDuration"), Described("string", f"{TIMES}Interval")),
-    *(Described("bytes", f"{DATA}Bits"), Described("string", f"{DATA}Json")),
-    *(Described("array", items=Described("int32")), Described("map", values=Described("string"))),
+    *(DescribedColumn(each) for each in ("int16", "int64", "float", "double", "boolean", "string", "bytes", "struct")),
+    *(DescribedColumn("bytes", f"{CONNECT}Decimal", (("scale", scale),)) for scale in ("0", "2", "-3", "9", "60", "x")),
+    *(DescribedColumn("int32", f"{CONNECT}{kind}") for kind in ("Date", "Time")),
+    DescribedColumn("int64", f"{CONNECT}Timestamp"),
+    *(
+        DescribedColumn("int64", f"{TIMES}{unit}{kind}")
+        for unit in ("", "Micro", "Nano")
+        for kind in ("Time", "Timestamp")
+    ),
+    *(DescribedColumn("string", f"{TIMES}Iso{kind}") for kind in ("Date", "Time", "Timestamp")),
+    *(DescribedColumn("string", f"{TIMES}Zoned{kind}") for kind in ("Time", "Timestamp")),
+    *(DescribedColumn("int32", f"{TIMES}{kind}") for kind in ("Date", "Year")),
+    *(DescribedColumn("int64", f"{TIMES}MicroDuration"), DescribedColumn("string", f"{TIMES}Interval")),
+    *(DescribedColumn("bytes", f"{DATA}Bits"), DescribedColumn("string", f"{DATA}Json")),
+    *(
+        DescribedColumn("array", items=DescribedColumn("int32")),
+        DescribedColumn("map", values=DescribedColumn("string")),
+    ),
 ]
 WORDS = st.builds(
     Words,
@@ -125,7 +132,7 @@ def texts_of(array: pa.Array) -> tuple[pa.DataType, list[str]]:
 @given(st.sampled_from(TYPES), st.sampled_from(DESCRIBED), WORDS, COLUMNS)
 @examples(20_000)
 def test_a_column_is_its_values(
-    type_: pa.DataType, schema_of_values: Described | None, words: Words, column: Sequence[Any]
+    type_: pa.DataType, schema_of_values: DescribedColumn | None, words: Words, column: Sequence[Any]
 ) -> None:
     """A column is read as its values are, one by one."""
     decode = decoder(type_, schema_of_values, words)

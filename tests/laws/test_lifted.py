@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from foldflight import udaf
 from foldflight.cli.main import cli
 from foldflight.ext.lift import analysis, plan, tree
-from foldflight.ext.lift.descriptions import _Reached, lift_text, lifted_of
+from foldflight.ext.lift.descriptions import _ReachableCode, lift_text, lifted_of
 from foldflight.ext.lift.plan import LiftPlan
 from foldflight.ext.lift.tree import Case, Lift, const, evaluate, not_
 from foldflight.functions import Function, Registry, function_of
@@ -223,7 +223,7 @@ class Author(Base):
 def test_each_change_of_what_a_class_reaches_is_noticed(tmp_path, change):
     """Also members that are added, other base classes, and names that hide Python's."""
     module = import_program(tmp_path / "reaching.py", REACHING)
-    reached_objects = _Reached.of(module.Author)
+    reached_objects = _ReachableCode.of(module.Author)
     assert reached_objects.is_unchanged()
     exec(change, vars(module))
     assert not reached_objects.is_unchanged()

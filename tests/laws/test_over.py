@@ -247,7 +247,7 @@ def run_in_steps(
     calls: Any, rows: list[dict[str, Any]], at_once: int, *, types: Any = None, **options: Any
 ) -> list[dict[str, Any]]:
     """Do the same as `run_over`, for at most `at_once` rows in each step."""
-    resolved_query = over.Resolved.of(calls, rows, types=types or {}, has_ends=True, **options)
+    resolved_query = over.ResolvedQuery.of(calls, rows, types=types or {}, has_ends=True, **options)
     fold = window_frame_folds.OverFold(
         OverQuery.of(resolved_query.transport, resolved_query.calls, resolved_query.layout), rows=at_once
     )
@@ -463,7 +463,7 @@ def test_calls_share_exchanges_by_frame_and_way() -> None:
     row = {"at": 1, "v": 2, "ok": None}
     values = {"some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}
     assert run_over(calls, [row], order_by=["at"]) == [{**row, **values}]
-    resolved_query = over.Resolved.of(calls, [row], keys=[], order_by=["at"], types={}, has_ends=True)
+    resolved_query = over.ResolvedQuery.of(calls, [row], keys=[], order_by=["at"], types={}, has_ends=True)
     query = OverQuery.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
     assert len(query.parts) == 1
     for text in (

@@ -312,7 +312,7 @@ def test_times_that_python_does_not_know_are_in_order() -> None:
 def test_due_rows_are_in_memory_a_piece_of_each_run_at_once() -> None:
     """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
     input_rows = [at(3 * minute + epoch) for epoch in range(3) for minute in range(20)]
-    resolved_query = over.Resolved.of(
+    resolved_query = over.ResolvedQuery.of(
         {"n": FUNCTIONS["count"]()}, input_rows, keys=[], order_by=["at"], types={}, has_ends=False
     )
     over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
@@ -376,7 +376,7 @@ def test_a_changed_query_is_refused() -> None:
         calls: dict[str, Any], keys: list[str], minute: int, columns: tuple[str, ...] = ("row",)
     ) -> list[dict[str, Any]]:
         row = at(minute, k="a", other="a", v=minute)
-        resolved_query = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
+        resolved_query = over.ResolvedQuery.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
         layout = dataclasses.replace(resolved_query.layout, names=columns)
         over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, layout)
         (epoch,) = over._run(over_stream, resolved_query.rows, [[row]], stores, TableBounds(), 0)
@@ -407,7 +407,7 @@ class _Stream:
         self.names = (f"run {number}" for number in itertools.count())
 
     def streamed(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Any:
-        resolved_query = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+        resolved_query = over.ResolvedQuery.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
         return StreamedOver.of(
             resolved_query.transport, resolved_query.calls, resolved_query.layout, idle=idle
         ), resolved_query.rows
@@ -698,7 +698,7 @@ def test_a_group_without_rows_in_its_frame_is_gone() -> None:
     epochs = [[at(1, k="a"), at(2, k="b")], [at(30, k="c")]]
     input_rows = [row for epoch in epochs for row in epoch]
     calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
-    resolved_query = over.Resolved.of(calls, input_rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+    resolved_query = over.ResolvedQuery.of(calls, input_rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
     over_stream = StreamedOver.of(resolved_query.transport, resolved_query.calls, resolved_query.layout)
     over._run(over_stream, resolved_query.rows, epochs, stores, TableBounds(), 0)
     with StreamFolds(over_stream) as folds:

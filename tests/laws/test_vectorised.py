@@ -15,8 +15,8 @@ from examples.gallery.percentile import Percentile
 from examples.largest import Largest
 from examples.weighted_mean import WeightedMean
 from foldflight import ExactSum, RejectedError, udaf
-from foldflight.fold.aggregate.interpreter import Interpreted
-from foldflight.fold.aggregate.vectorised_accumulators import Vectorised, vectorised_accumulators
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
+from foldflight.fold.aggregate.vectorised_accumulators import VectorisedAccumulators, vectorised_accumulators
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.author.spec import BoundFunction
@@ -205,7 +205,7 @@ def small(type_: pa.DataType) -> pa.Array:
     return pa.array([0, 1, 1], pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
 
 
-def accumulators_of(bound: BoundFunction) -> Vectorised:
+def accumulators_of(bound: BoundFunction) -> VectorisedAccumulators:
     result = vectorised_accumulators(interpret(bound))
     assert result is not None
     return result
@@ -263,7 +263,7 @@ def test_large_sums_of_many_groups_stay_vectorised() -> None:
 
 def test_row_outputs_of_count_sum_and_avg_call_no_scalar_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value after each row is computed for whole chunks, also with retractions and rows that are not folded."""
-    monkeypatch.setattr(Interpreted, "running_values", None)
+    monkeypatch.setattr(InterpretedAccumulators, "running_values", None)
     slots, backs = np.array([1, 0, 1, 1, 0], np.int32), np.array([False, False, False, True, False])
     rows = Rows(slots, backs, [Column("x", pa.array([5, 7, 3, 5, None], pa.int64()))])
     for name, expected in (("count", [1, 1, 2, 1, 1]), ("sum", [5, 7, 8, 3, 7]), ("avg", [5.0, 7.0, 4.0, 3.0, 7.0])):

@@ -10,7 +10,7 @@ import pytest
 from examples.weighted_avg import WeightedAvg
 from foldflight.client import EmbeddedTransport
 from foldflight.exchange.frames import Limits, Log, Open, Results, Returns, SavedStates
-from foldflight.exchange.transitions import Saved
+from foldflight.exchange.transitions import CheckpointAnswer
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS, ExchangePair
 
@@ -31,7 +31,7 @@ def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
 def saved_states(exchange: ExchangePair) -> dict[int, Any]:
     exchange.send(exchange.engine.checkpoint())
     result = exchange.answers.pop()
-    assert isinstance(result, Saved)
+    assert isinstance(result, CheckpointAnswer)
     assert result.problem == ""
     assert result.states["output_0"].null_count == result.states.num_rows
     return dict(zip(result.states["slot"].to_pylist(), result.states["state_0"].to_pylist(), strict=True))
@@ -64,7 +64,7 @@ def test_large_checkpoints_come_in_parts() -> None:
     assert len(replies) > 5
     assert [reply.last for reply in replies if isinstance(reply, SavedStates)] == [False] * (len(replies) - 1) + [True]
     result = exchange.answers.pop()
-    assert isinstance(result, Saved)
+    assert isinstance(result, CheckpointAnswer)
     assert result.states["slot"].to_pylist() == list(range(2000))
 
 
@@ -102,7 +102,7 @@ def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
     fold(exchange, (0, 5))
     exchange.send(exchange.engine.checkpoint())
     result = exchange.answers.pop()
-    assert isinstance(result, Saved)
+    assert isinstance(result, CheckpointAnswer)
     assert result.problem.startswith("LIMIT: the states have")
     assert result.states.num_rows == 0
     assert exchange.epoch(1)["output_0"].to_pylist() == [5]

@@ -14,7 +14,7 @@ from foldflight.exchange.failover import replaylog
 from foldflight.exchange.failover.coordinator import AnswerReceived, Coordinator
 from foldflight.exchange.failover.replaylog import ReplayLog, ReplayStates
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
-from foldflight.exchange.transitions import Saved
+from foldflight.exchange.transitions import CheckpointAnswer
 from tests.simulation.running import Report
 from tests.simulation.scenario import run_seed
 from tests.simulation.world import HARMS
@@ -112,7 +112,7 @@ def _take_none_for_failed(results: Any) -> Any:
 
 def _take_no_states_along(coordinator: Coordinator, event: AnswerReceived) -> Any:
     if coordinator._connection.awaited.frame == Checkpoint(if_reopen=True) and event.reopen:
-        event = dataclasses.replace(event, answer=Saved(event.answer.states.slice(0, 0)))
+        event = dataclasses.replace(event, answer=CheckpointAnswer(event.answer.states.slice(0, 0)))
     return RECEIVE(coordinator, event)
 
 

@@ -44,7 +44,7 @@ from foldflight.exchange.frames import (
     Returns,
     States,
 )
-from foldflight.exchange.transitions import Saved
+from foldflight.exchange.transitions import CheckpointAnswer
 from foldflight.functions import Call, LogRecord
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
@@ -215,7 +215,7 @@ def test_a_server_that_drains_is_left_within_an_epoch() -> None:
     shell.now_s += 1.0
     assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(ASKING)]
     assert shell.report(SENT) == [AwaitAnswer(ASKING)]
-    leave, open_connection = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    leave, open_connection = shell.report(AnswerReceived(CheckpointAnswer(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveConnection()
     assert open_connection.url == "grpc://b"
     (send,) = shell.report(ServerOpened(reply_of("t")))
@@ -240,7 +240,7 @@ def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
         shell.now_s += 0.9
         assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(ASKING)]
         shell.report(SENT)
-        assert shell.report(AnswerReceived(Saved(results()))) == [SendFrame(CHUNK)]
+        assert shell.report(AnswerReceived(CheckpointAnswer(results()))) == [SendFrame(CHUNK)]
         shell.report(SENT)
     assert shell.coordinator.stats.checkpoints == 0
     _, open_connection = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
@@ -270,7 +270,7 @@ def test_an_answered_question_needs_no_memory() -> None:
     shell.now_s += 1.0
     shell.report(FrameSubmitted(CHUNK), SENT, SENT)
     assert shell.coordinator.held_bytes > 2 * chunk_bytes
-    assert shell.report(AnswerReceived(Saved(results()))) == []
+    assert shell.report(AnswerReceived(CheckpointAnswer(results()))) == []
     assert shell.coordinator.held_bytes == 2 * chunk_bytes
 
 
@@ -292,7 +292,9 @@ def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> Non
     shell.report(FrameSubmitted(CHUNK), SENT)
     shell.now_s += 1.0
     shell.report(FrameSubmitted(CHUNK), SENT)
-    assert shell.report(AnswerReceived(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
+    assert shell.report(AnswerReceived(CheckpointAnswer(results(), "LIMIT: too large"), reopen=True)) == [
+        SendFrame(CHUNK)
+    ]
     shell.report(SENT)
     shell.now_s += 1.0
     assert shell.report(FrameSubmitted(CHUNK)) == [SendFrame(CHUNK)]
@@ -304,7 +306,7 @@ def test_a_checkpoint_says_it_too() -> None:
     """A draining server is left after a checkpoint that a bound has caused."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK))
-    leave, open_connection = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    leave, open_connection = shell.report(AnswerReceived(CheckpointAnswer(results(slot_0=5, slot_2=6)), reopen=True))
     assert leave == LeaveConnection()
     assert isinstance(open_connection, OpenConnection)
 
@@ -327,7 +329,7 @@ def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     assert shell.report(SENT) == [SendFrame(Checkpoint())]
     assert shell.report(SENT) == []
     assert shell.report(FrameSubmitted(CHUNK)) == [AwaitAnswer(Checkpoint())]
-    shell.report(AnswerReceived(Saved(results(slot_0=10, slot_2=12))))
+    shell.report(AnswerReceived(CheckpointAnswer(results(slot_0=10, slot_2=12))))
     assert shell.report(SENT) == []
     (_, open_connection) = shell.report(FrameSubmitted(Barrier(1)), ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)
@@ -349,7 +351,7 @@ def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
                 instructions = shell.report(SENT)
             elif instructions == [AwaitAnswer(Checkpoint())]:
                 checkpoints += 1
-                instructions = shell.report(AnswerReceived(Saved(results(slot_0=5, slot_2=6))))
+                instructions = shell.report(AnswerReceived(CheckpointAnswer(results(slot_0=5, slot_2=6))))
             else:
                 instructions = shell.report(AnswerReceived(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
         if len(instructions) > 1:
@@ -377,11 +379,11 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
 @pytest.mark.parametrize(
     ("bounds", "answer", "why"),
     [
-        ({}, Saved(results(), "LIMIT: too large"), "the server could not save its states: LIMIT"),
-        ({"kept_bytes_max": 10}, Saved(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
+        ({}, CheckpointAnswer(results(), "LIMIT: too large"), "the server could not save its states: LIMIT"),
+        ({"kept_bytes_max": 10}, CheckpointAnswer(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
     ],
 )
-def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:
+def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: CheckpointAnswer, why: str) -> None:
     """If states cannot be kept the exchange continues with bounded memory, and the error of a loss has the reason."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).start()
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK), AnswerReceived(answer), SENT)
@@ -412,7 +414,7 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     """An exchange that could not move can move again when all slots are forgotten."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(Barrier(1)))
-    shell.report(AnswerReceived(Saved(results(), "LIMIT: too large")), SENT, REQUESTED)
+    shell.report(AnswerReceived(CheckpointAnswer(results(), "LIMIT: too large")), SENT, REQUESTED)
     shell.report(AnswerReceived(results(slot_0=1, slot_2=2)))
     shell.report(FrameSubmitted(Forget(pa.array([0, 2], pa.int32()))), SENT, FrameSubmitted(CHUNK))
     _, open_connection = shell.report(ConnectionLost(GONE))

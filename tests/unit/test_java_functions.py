@@ -435,12 +435,12 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
     calls: list[str] = []
     thread = SimpleNamespace(isAttached=lambda: True, detach=lambda: calls.append("detach"))
     jvm.java()
-    attachment = jvm._Attached(thread)
+    attachment = jvm._AttachedThread(thread)
     del attachment
     assert calls == ["detach"]
     monkeypatch.setattr(jvm, "_ends", False)
     jvm._end(SimpleNamespace(stop=lambda: calls.append("stop")))
-    attachment = jvm._Attached(thread)
+    attachment = jvm._AttachedThread(thread)
     del attachment
     assert calls == ["detach", "stop"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight import connect
-from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import FramedCall, OverLayout, OverQuery
 from foldflight.engine.over.window_frame_folds import OverFold
 from foldflight.functions import Call
 from foldflight.functions.query.frame import WindowFrame
@@ -70,7 +70,7 @@ def peak_of(fold: OverFold, count: int) -> int:
 def test_the_memory_of_a_task_does_not_grow_with_a_partition(function: str, frame: Any) -> None:
     """Neither below the limit from which a partition lies in a file nor above it."""
     transport = Watched(connect("embedded:").transport, exchange_state_bytes_max=4 * BYTES_MAX)
-    query = OverQuery.of(transport, {"o": Framed(Call(function, ("v",)), frame)}, LAYOUT)
+    query = OverQuery.of(transport, {"o": FramedCall(Call(function, ("v",)), frame)}, LAYOUT)
     fold = OverFold(query, rows=1 << 10)
     peak_of(fold, BATCH_ROWS)  # imports and caches
     counts = [int(BYTES_MAX * share / ROW_BYTES) for share in (0.2, 0.9, 2)]

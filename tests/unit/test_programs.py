@@ -21,13 +21,13 @@ from foldflight import FoldflightError, connect, udaf
 from foldflight.cli.main import cli
 from foldflight.exchange.frames import Open
 from foldflight.ext.compiler import Programs
-from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.kernels import Kernels
 from foldflight.ext.compiler.kernels import __file__ as kernels_file
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.mode import Unsupported
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
@@ -437,8 +437,8 @@ def test_states_and_outputs_count_like_rows() -> None:
     row_counts: list[int] = []
 
     class Counting(Programs):
-        def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
-            return Compiled(inner, row_counts.append)
+        def accumulators(self, inner: InterpretedAccumulators) -> GroupsAccumulator:
+            return CompiledAccumulators(inner, row_counts.append)
 
     columns = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
     rows = pa.RecordBatch.from_pylist([{"slot": slot, "v": 7, "w": 1} for slot in range(3)], columns)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from foldflight import connect, udaf
-from foldflight.fold.aggregate.readonly_proof import Reading
+from foldflight.fold.aggregate.readonly_proof import ReadFacts
 from foldflight.testing import run_epochs, run_over
 
 KEY = bytes(32)
@@ -387,8 +387,8 @@ def test_operators_of_the_author_may_change_their_operands() -> None:
     def double(_self: object, accumulator: Any) -> Any:
         return (accumulator + accumulator).total
 
-    assert not Reading([Adding], {"values", "total"}).only_reads(double)
-    assert Reading([Part], {"values", "total"}).only_reads(double)
+    assert not ReadFacts([Adding], {"values", "total"}).only_reads(double)
+    assert ReadFacts([Part], {"values", "total"}).only_reads(double)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_operators_of_the_author_may_change_their_operands() -> None:
 )
 def test_what_only_reads_is_proven(cls: type, name: str) -> None:
     """So most methods get their accumulators themselves, and those that may change them get copies."""
-    proof = Reading([cls, Part], {"values", "total", "limit"})
+    proof = ReadFacts([cls, Part], {"values", "total", "limit"})
     assert proof.only_reads(getattr(cls, name)) == (cls is Reads)
 
 
@@ -411,9 +411,9 @@ def test_reading_a_key_may_add_it() -> None:
     def by_key(accumulator: Any) -> Any:
         return accumulator["a"]
 
-    assert Reading([], ()).only_reads(by_key)
-    assert Reading([], (), adds_missing=True).only_reads(first)
-    assert not Reading([], (), adds_missing=True).only_reads(by_key)
+    assert ReadFacts([], ()).only_reads(by_key)
+    assert ReadFacts([], (), adds_missing=True).only_reads(first)
+    assert not ReadFacts([], (), adds_missing=True).only_reads(by_key)
 
     def in_a_text(accumulator: Any) -> Any:
         return "%(a)s" % accumulator  # noqa: UP031
@@ -422,7 +422,7 @@ def test_reading_a_key_may_add_it() -> None:
         return "{a}".format_map(accumulator)
 
     for each in (in_a_text, by_format):
-        assert not Reading([], (), adds_missing=True).only_reads(each)
+        assert not ReadFacts([], (), adds_missing=True).only_reads(each)
 
 
 def test_special_methods_may_change_their_object() -> None:
@@ -434,8 +434,8 @@ def test_special_methods_may_change_their_object() -> None:
     def adds(accumulator: Any) -> Any:
         accumulator.__iadd__([1])
 
-    assert not Reading([], ()).only_reads(sets)
-    assert not Reading([], ()).only_reads(adds)
+    assert not ReadFacts([], ()).only_reads(sets)
+    assert not ReadFacts([], ()).only_reads(adds)
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")

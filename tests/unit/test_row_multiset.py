@@ -178,7 +178,7 @@ def test_ordered_rows_are_folded_by_compiled_code() -> None:
     fold = Fold(bind_calls(REGISTRY, [ORDERED], SCHEMA), Options(), Resources(accelerator=Programs(hot_rows=0)))
     fold.fold(ema_rows([0, 1, 0, 0], [1.0, 5.0, 2.0, 4.0], [3, 1, 2, 1]))
     (accumulators,) = fold._accumulators
-    assert isinstance(accumulators, row_multiset.Counted)
+    assert isinstance(accumulators, row_multiset.RowMultiset)
     assert accumulators.mode is Mode.COUNTED
     assert fold.collect().column("output_0").to_pylist() == [0.25 * 4.0 + 0.5 * 2.0 + 1.0, 5.0]
     assert accumulators._inner.mode is Mode.COMPILED

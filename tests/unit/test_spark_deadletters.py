@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.engine.keys.row_buffers import BufferedRows, Failed
+from foldflight.engine.keys.row_buffers import BufferedRows, FailedGroups
 from foldflight.engine.query.layout import DEAD_LETTER, KIND, QueryLayout
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 
@@ -37,7 +37,7 @@ def buffer_of(bytes_max: int) -> BufferedRows:
     return rows
 
 
-def failed_slots(*slots: int, layout: QueryLayout = LAYOUT) -> Failed:
+def failed_slots(*slots: int, layout: QueryLayout = LAYOUT) -> FailedGroups:
     error = {"code": "USER_CODE", "function": "f", "message": "no", "row": "row 0", "trace": "here"}
     columns = {"slot": pa.array(slots, pa.int32()), ERROR: pa.array([error] * len(slots), ERROR_TYPE)}
     groups = pa.RecordBatch.from_pydict(columns)
@@ -46,7 +46,7 @@ def failed_slots(*slots: int, layout: QueryLayout = LAYOUT) -> Failed:
         columns = [pa.array(NAMES[of])] if len(layout.keys) else []
         return pa.RecordBatch.from_arrays(columns, schema=layout.keys)
 
-    return Failed(layout, groups, keys)
+    return FailedGroups(layout, groups, keys)
 
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 400, 0])

@@ -409,7 +409,7 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
-    counted_class = bound_calls.Counted
+    counted_class = bound_calls.RowMultiset
     patch.setattr(
         bound_calls, "Counted", lambda inner, **options: counted_class(inner, **{**options, "each_once": False})
     )

@@ -28,7 +28,7 @@ from foldflight.exchange.frames import (
     Opened,
     States,
 )
-from foldflight.exchange.transitions import Answer, Saved
+from foldflight.exchange.transitions import Answer, CheckpointAnswer
 from foldflight.fold.accelerator import Accelerator, accelerator_of
 from foldflight.fold.mode import Mode
 from foldflight.functions.author.context import LogRecord
@@ -138,7 +138,7 @@ class OpenExchange(abc.ABC):
         """Return the outputs of the oldest `chunk` of an exchange of steps whose answer has not been taken."""
         return self._take(Chunk, "no outputs are due: Open has no steps, or no chunk was sent")
 
-    def saved(self) -> Saved:
+    def saved(self) -> CheckpointAnswer:
         """Wait for the answer to the oldest `checkpoint` whose answer has not been taken."""
         return self._take(Checkpoint, "no states are due: no checkpoint was requested")
 

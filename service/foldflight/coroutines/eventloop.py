@@ -27,7 +27,7 @@ from typing import Any, Final, Generic
 
 from foldflight.coroutines.queues import FunctionCalls, Queue, Report, cancelled_by_itself
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold.coroutines import Bound, Calls, Check, Coroutines, M, Opening, SharedInstance
+from foldflight.fold.coroutines import Bound, Calls, Check, Coroutines, M, Openable, SharedInstance
 from foldflight.fold.failures import user_failure
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import CallBounds
@@ -40,10 +40,10 @@ _CLOSE_S: Final = 5.0
 _logger = logging.getLogger("foldflight.coroutines")
 
 
-class _Kept:
+class _OpenInstance:
     """An instance that is open or is being opened."""
 
-    def __init__(self, bound: Bound[Opening]) -> None:
+    def __init__(self, bound: Bound[Openable]) -> None:
         self.name = bound.function.name
         self.target = bound.function.source  # kept alive, so that no other object gets its identity
         self.methods: Any = None
@@ -51,10 +51,10 @@ class _Kept:
         self.opening = threading.Lock()
 
 
-class _Lent(Generic[M]):
+class _Loan(Generic[M]):
     """A loan of an instance to one exchange."""
 
-    def __init__(self, instances: Instances, instance: _Kept, coroutines: Coroutines) -> None:
+    def __init__(self, instances: Instances, instance: _OpenInstance, coroutines: Coroutines) -> None:
         self.kept = instance
         self.methods: M = instance.methods
         self._instances = instances
@@ -62,7 +62,7 @@ class _Lent(Generic[M]):
         self._is_closed = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Lent) and other.kept is self.kept
+        return isinstance(other, _Loan) and other.kept is self.kept
 
     def __hash__(self) -> int:
         return id(self.kept)
@@ -79,11 +79,11 @@ class Instances:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept_instances: OrderedDict[tuple[int, str, str], _Kept] = OrderedDict()
+        self._kept_instances: OrderedDict[tuple[int, str, str], _OpenInstance] = OrderedDict()
 
     def users(self, loan: object) -> int:
         """Return how many exchanges use the same instance as a loan."""
-        return loan.kept.users if isinstance(loan, _Lent) else 1
+        return loan.kept.users if isinstance(loan, _Loan) else 1
 
     def lend(
         self,
@@ -92,12 +92,12 @@ class Instances:
         context: FunctionContext,
         coroutines: Coroutines,
         check: Check,
-    ) -> _Lent[M]:
+    ) -> _Loan[M]:
         """Return the instance; see `Coroutines.instance`."""
         # Equal code may refer to different objects, so an instance belongs to one class or function object.
         key = (id(bound.function.source), bound.fingerprint, repr(sorted(job_parameters.items())))
         with self._lock:
-            instance = self._kept_instances.setdefault(key, _Kept(bound))
+            instance = self._kept_instances.setdefault(key, _OpenInstance(bound))
             self._kept_instances.move_to_end(key)
             instance.users += 1
         try:
@@ -111,9 +111,9 @@ class Instances:
         except BaseException:
             self.take_back(instance, coroutines)
             raise
-        return _Lent(self, instance, coroutines)
+        return _Loan(self, instance, coroutines)
 
-    def take_back(self, instance: _Kept, coroutines: Coroutines) -> None:
+    def take_back(self, instance: _OpenInstance, coroutines: Coroutines) -> None:
         """End the use of an instance, and close the instances that have been unused for longest."""
         with self._lock:
             instance.users -= 1
@@ -158,7 +158,7 @@ def _open_instance(
     return methods
 
 
-def _close(instances: list[_Kept], coroutines: Coroutines) -> None:
+def _close(instances: list[_OpenInstance], coroutines: Coroutines) -> None:
     """Close instances. What their `close` raises concerns no exchange, and is logged."""
     until_s = time.monotonic() + _CLOSE_S
 
@@ -215,7 +215,7 @@ class _NoReport:
         """Drop it."""
 
 
-class _Turning:
+class _LoopThread:
     """A running event loop and its thread."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class _Turning:
                     between,
                 )
 
-        return _Watched(coroutine, report_step)
+        return _TimedCoroutine(coroutine, report_step)
 
     def place(self) -> str | None:
         """Return where authors' code holds up the loop, with its file and line; None if none does."""
@@ -283,7 +283,7 @@ class _Turning:
         return f"{name}{Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}"
 
 
-class _Watched:
+class _TimedCoroutine:
     """A coroutine each step of which is timed.
 
     Code that holds the lock of the interpreter also stops the threads that look for such code. So its time is known
@@ -438,7 +438,12 @@ class EventLoop:
         self._process.instances.close_unused(self)
 
     def _await(
-        self, running_loop: _Turning, done_event: threading.Event, function: str, timeout_s: float | None, check: Check
+        self,
+        running_loop: _LoopThread,
+        done_event: threading.Event,
+        function: str,
+        timeout_s: float | None,
+        check: Check,
     ) -> None:
         interrupted_s: float | None = None
         while not done_event.wait(_LOOK_S):
@@ -478,7 +483,7 @@ class _Process:
     """The state that all `EventLoop` objects of a process share: its running loop and its instances."""
 
     def __init__(self) -> None:
-        self.running_loop: _Turning | None = None
+        self.running_loop: _LoopThread | None = None
         self.instances = Instances()
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
@@ -489,12 +494,12 @@ class _Process:
         self.instances = Instances()
         self._lock = threading.Lock()
 
-    def turn(self) -> _Turning:
+    def turn(self) -> _LoopThread:
         """Return the running loop."""
         with self._lock:
             if self.running_loop is None:
                 # Its thread must not keep the context of the exchange that happens to be the first.
-                self.running_loop = contextvars.Context().run(_Turning)
+                self.running_loop = contextvars.Context().run(_LoopThread)
             return self.running_loop
 
 

@@ -50,7 +50,7 @@ from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import Request, Resources, Unanswered
+from foldflight.fold.request import Request, Resources, UnansweredQuestion
 from foldflight.fold.scalar.expressions import BoundExpressions, BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
@@ -181,7 +181,7 @@ class ServerExchange:
         )
         try:
             self._evaluator = bound.open(resources)
-        except Unanswered:
+        except UnansweredQuestion:
             self._check_asking()
             raise
         self.stats.isolated = self._evaluator.isolated
@@ -222,7 +222,7 @@ class ServerExchange:
                     self._recorder.record_answer(reply)
                 yield reply
             self._check_asking()
-        except Unanswered:
+        except UnansweredQuestion:
             self._machine.fail()
             self._check_asking()
             raise
@@ -314,10 +314,10 @@ class ServerExchange:
         self.stats.chunks += 1
 
     def _ask(self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
-        """Ask the engine for entries while a function is being called. See `fold.request.Asking`."""
+        """Ask the engine for entries while a function is being called. See `fold.request.AskEngine`."""
         try:
             if self._asking_failed is not None:
-                raise Unanswered
+                raise UnansweredQuestion
             if self._send_wanted is None:
                 raise AssertionError("an exchange with keeps_views was opened without a way to ask its engine")
             frame = Wanted(question)
@@ -336,7 +336,7 @@ class ServerExchange:
         except BaseException as error:
             # Functions may catch this error, so it is raised again when they have returned.
             self._asking_failed = self._asking_failed or error
-            raise Unanswered from error
+            raise UnansweredQuestion from error
 
     def _check_left(self) -> None:
         """Stop waiting for calls of async functions if the engine has left."""
@@ -345,7 +345,7 @@ class ServerExchange:
             self._check_engine()
         except BaseException as error:
             self._asking_failed = self._asking_failed or error
-            raise Unanswered from error
+            raise UnansweredQuestion from error
 
     def _check_asking(self) -> None:
         """Raise the error that left a question to the engine unanswered."""

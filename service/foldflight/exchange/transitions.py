@@ -307,7 +307,7 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Saved:
+class CheckpointAnswer:
     """The states that a checkpoint returns, or the reason why there are none.
 
     Args:
@@ -319,7 +319,7 @@ class Saved:
     problem: str = ""
 
 
-Answer: TypeAlias = pa.Table | pa.RecordBatch | Saved
+Answer: TypeAlias = pa.Table | pa.RecordBatch | CheckpointAnswer
 """The answer to a frame of the engine: the results of a barrier, initial outputs, outputs after each row, the outputs
 of a chunk in an exchange of steps, or the states of a checkpoint."""
 
@@ -385,4 +385,4 @@ class EngineExchange(Exchange):
         whole, self._parts = pa.Table.from_batches(self._parts), []
         if isinstance(frame, Mapped):
             _check_mapped(whole, rows)
-        return Saved(whole, frame.problem) if isinstance(frame, SavedStates) else whole
+        return CheckpointAnswer(whole, frame.problem) if isinstance(frame, SavedStates) else whole

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 from foldflight.errors import RejectedError
 from foldflight.extensions import Extension
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.aggregate.record_layout import fresh_table
 from foldflight.fold.mode import Folding, Mode, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
@@ -67,7 +67,7 @@ class Accelerator:
         """The folder to which compiled code is written; None if it is not kept."""
         return None
 
-    def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
+    def accumulators(self, inner: InterpretedAccumulators) -> GroupsAccumulator:
         """Return accumulators that replace an empty interpreter's, which remains the fallback.
 
         Raises:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.functions.author.context import OPEN_FOLD, FunctionContext, LogRecord, OpenFold
-from foldflight.functions.author.spec import BoundFunction, CallBounds, Methods, Registered
+from foldflight.functions.author.spec import BoundFunction, CallBounds, Methods, RegisteredFunction
 
 if TYPE_CHECKING:
     from foldflight.fold.request import Resources
@@ -63,7 +63,7 @@ class Calls:
         slots: The groups of n rows; None for rows that belong to no group.
     """
 
-    function: Registered
+    function: RegisteredFunction
     bounds: CallBounds
     call: Callable[..., Any]
     arguments: Sequence[tuple[Any, ...]]
@@ -85,7 +85,7 @@ class Calls:
         return self.answers.index(None) if None in self.answers else 0
 
 
-class Opening(Protocol):
+class Openable(Protocol):
     """The methods of an instance that is opened and closed."""
 
     @property
@@ -97,15 +97,15 @@ class Opening(Protocol):
         """The author's `close`, if there is one."""
 
 
-M = TypeVar("M", bound=Opening)
-M_co = TypeVar("M_co", bound=Opening, covariant=True)
+M = TypeVar("M", bound=Openable)
+M_co = TypeVar("M_co", bound=Openable, covariant=True)
 
 
 class Bound(Protocol[M_co]):
     """A function with the types and direct arguments of a call: a `BoundScalar` or a `BoundFunction`."""
 
     @property
-    def function(self) -> Registered:
+    def function(self) -> RegisteredFunction:
         """The function."""
 
     @property

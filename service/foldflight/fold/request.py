@@ -19,14 +19,14 @@ from foldflight.functions.author.context import LogRecord, MetricSink
 from foldflight.functions.query.call import Call, Step
 
 
-class Unanswered(BaseException):
+class UnansweredQuestion(BaseException):
     """The engine did not answer a question for entries, so the function that needs them cannot go on.
 
     It is no Exception, so that functions do not catch it by accident.
     """
 
 
-class Asking(Protocol):
+class AskEngine(Protocol):
     """Asks the engine for entries of views while a function is being called."""
 
     def __call__(
@@ -100,7 +100,7 @@ class Resources:
     metrics: MetricSink | None = None
     log: Callable[[LogRecord], None] | None = None
     accelerator: Accelerator = INTERPRETER
-    ask: Asking | None = None
+    ask: AskEngine | None = None
     coroutines: Coroutines | None = None
     check: Check = go_on
     call_scope: str = ""

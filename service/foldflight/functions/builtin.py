@@ -263,7 +263,7 @@ class Count:
         return running(slots, (accumulators, signs))[0] if fits(accumulators, slots, ONE) else NotImplemented
 
 
-class _Totalled:
+class _TotalBase:
     """The common part of `sum` and `avg`."""
 
     def create_accumulator(self) -> Total:
@@ -347,7 +347,7 @@ class _Totalled:
     skip_nulls=True,
     invertible=True,
 )
-class Sum(_Totalled):
+class Sum(_TotalBase):
     """Add up the argument; NULL if there is no value. The sum of floats is exact and rounded once."""
 
     def get_value(self, accumulator: Total) -> Any:
@@ -365,7 +365,7 @@ class Sum(_Totalled):
     skip_nulls=True,
     invertible=True,
 )
-class Avg(_Totalled):
+class Avg(_TotalBase):
     """Average the argument; NULL if there is no value."""
 
     def get_value(self, accumulator: Total) -> Any:
@@ -402,7 +402,7 @@ class Extreme:
         self.seen = False
 
 
-class _Compared:
+class _ExtremeBase:
     """The common part of `min` and `max`. NaN is greater than any other number, as in Spark and PostgreSQL.
 
     Structs and arrays are compared member by member (`rank`), so `max` of `struct(at, value)` is the latest row.
@@ -470,7 +470,7 @@ def _compared_state(type_: pa.DataType) -> pa.DataType:
 
 
 @udaf(input_types=["T"], result_type="T", state_type=_compared_state, skip_nulls=True)
-class Min(_Compared):
+class Min(_ExtremeBase):
     """Find the least value; NULL if there is no value."""
 
     def wins(self, value: Any, current: Any) -> bool:
@@ -483,7 +483,7 @@ class Min(_Compared):
 
 
 @udaf(input_types=["T"], result_type="T", state_type=_compared_state, skip_nulls=True)
-class Max(_Compared):
+class Max(_ExtremeBase):
     """Find the greatest value; NULL if there is no value."""
 
     def wins(self, value: Any, current: Any) -> bool:
@@ -510,7 +510,7 @@ class Votes:
             self.false += sign
 
 
-class _Voted:
+class _VoteBase:
     def create_accumulator(self) -> Votes:
         return Votes()
 
@@ -537,7 +537,7 @@ class _Voted:
 
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
-class BoolAnd(_Voted):
+class BoolAnd(_VoteBase):
     """Return whether every value is true; NULL if there is no value."""
 
     def get_value(self, accumulator: Votes) -> bool | None:
@@ -549,7 +549,7 @@ class BoolAnd(_Voted):
 
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
-class BoolOr(_Voted):
+class BoolOr(_VoteBase):
     """Return whether any value is true; NULL if there is no value."""
 
     def get_value(self, accumulator: Votes) -> bool | None:
@@ -560,7 +560,7 @@ class BoolOr(_Voted):
         return np.ma.array(true != 0, mask=(true == 0) & (false == 0))
 
 
-class _Picked:
+class _PickBase:
     """The common part of `first` and `last`. The engine decides the order of rows, so they are not deterministic."""
 
     def __init__(self, ignore_nulls: bool = False) -> None:
@@ -574,7 +574,7 @@ class _Picked:
 
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
-class First(_Picked):
+class First(_PickBase):
     """Take the value of the first row. With `ignore_nulls`, rows whose value is NULL are skipped."""
 
     def accumulate(self, accumulator: Extreme, value: Any) -> None:
@@ -588,7 +588,7 @@ class First(_Picked):
 
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
-class Last(_Picked):
+class Last(_PickBase):
     """Take the value of the last row. With `ignore_nulls`, rows whose value is NULL are skipped."""
 
     def accumulate(self, accumulator: Extreme, value: Any) -> None:

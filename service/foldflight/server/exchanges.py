@@ -275,7 +275,7 @@ _RELIEF_S = 2.0
 _LEAVE_S = 1.0
 
 
-class Running:
+class RunningExchange:
     """An open exchange.
 
     Args:
@@ -459,7 +459,7 @@ class Exchanges:
         self._metrics = metrics
         self._on_spent = on_spent
         self._logger = logger
-        self._open: set[Running] = set()
+        self._open: set[RunningExchange] = set()
         self._condition = threading.Condition()
         self._is_draining = False
         self._memory = Memory(memory_limit_of(settings))
@@ -478,7 +478,7 @@ class Exchanges:
         with self._condition:
             return len(self._open)
 
-    def admit(self, make: Callable[[], Running]) -> Running:
+    def admit(self, make: Callable[[], RunningExchange]) -> RunningExchange:
         """Admit the exchange that `make` opens.
 
         Raises:
@@ -498,7 +498,7 @@ class Exchanges:
             raise
         return running
 
-    def release(self, running: Running, outcome: str, error: FoldflightError | None = None) -> None:
+    def release(self, running: RunningExchange, outcome: str, error: FoldflightError | None = None) -> None:
         """Release the resources of an exchange. Repeated calls have no effect.
 
         The exchange counts as open until its functions are closed: a drain waits for that.
@@ -563,7 +563,7 @@ class Exchanges:
             self._is_draining = True
 
     @staticmethod
-    def _close(running: Running, outcome: str) -> None:
+    def _close(running: RunningExchange, outcome: str) -> None:
         try:
             running.close()
         except FoldflightError as error:
@@ -604,7 +604,7 @@ class Exchanges:
             elif not running and self._memory.is_tight:
                 self._start_afresh()
 
-    def _end_if_idle(self, running: Running) -> None:
+    def _end_if_idle(self, running: RunningExchange) -> None:
         idle_s_max = self._settings.idle_s_max
         error = RetryableError(
             "DEADLINE",
@@ -614,7 +614,7 @@ class Exchanges:
             running.logger.warning("exchange ended: idle", idle_s_max=idle_s_max)
             self._release_aside(running, "DEADLINE")
 
-    def _end_the_largest(self, candidates: list[Running]) -> None:
+    def _end_the_largest(self, candidates: list[RunningExchange]) -> None:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
         weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
         view = largest.exchange.largest_view
@@ -650,6 +650,6 @@ class Exchanges:
             self._on_spent()
             self._relieved_until_s = float("inf")
 
-    def _release_aside(self, running: Running, outcome: str) -> None:
+    def _release_aside(self, running: RunningExchange, outcome: str) -> None:
         """Release an exchange in another thread, because `close` of a function may block the monitoring."""
         threading.Thread(target=self.release, args=(running, outcome), name="foldflight-release", daemon=True).start()

@@ -34,7 +34,7 @@ from foldflight.exchange.transitions import Role
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.functions.author.spec import AnyFunction, Registered, ScalarFunction
+from foldflight.functions.author.spec import AnyFunction, RegisteredFunction, ScalarFunction
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.lift import lift_text, listed_lift
 from foldflight.recording import RECORDING, Recordings
@@ -47,7 +47,7 @@ from foldflight.server.authentication import (
     tokens_of,
 )
 from foldflight.server.error_translation import count, edge, to_flight_error, without_secrets
-from foldflight.server.exchanges import Exchanges, FoldSpans, Running
+from foldflight.server.exchanges import Exchanges, FoldSpans, RunningExchange
 from foldflight.server.flightbase import FlightBase, authority, flight_info, status_of
 from foldflight.server.limits import MemoryTrimmer
 from foldflight.server.ops.logs import Logger
@@ -175,7 +175,7 @@ def _functions_of(bundle: Bundle) -> tuple[AnyFunction, ...]:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""
         raise RejectedError("MODULE", f"the bundle of {names} cannot be unpickled: {lines[-1]}{missing}") from error
-    whole = isinstance(functions, tuple) and all(isinstance(each, Registered) for each in functions)
+    whole = isinstance(functions, tuple) and all(isinstance(each, RegisteredFunction) for each in functions)
     if not whole or tuple(each.name for each in functions) != bundle.functions:
         raise RejectedError("MODULE", f"the bundle of {names} does not contain these functions; register it again")
     return functions
@@ -432,7 +432,7 @@ class FlightServer(FlightBase):
         registry = self._bundles.registry_with(open_request.bundles, context)
         return registry.only(permitted_functions(context, registry))
 
-    def _admit(self, open_request: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
+    def _admit(self, open_request: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> RunningExchange:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16], **ids_of(open_request.trace_context))
 
         spans = self._spans_of(open_request)
@@ -444,7 +444,7 @@ class FlightServer(FlightBase):
             if context.is_cancelled():
                 raise VanishedError
 
-        def make() -> Running:
+        def make() -> RunningExchange:
             registry, recorder = self._registry_for(open_request, context), None
             if spans is not None:
                 spans.versions = [registry[name].version for name in open_request.functions if name in registry]
@@ -465,7 +465,7 @@ class FlightServer(FlightBase):
                 recorder=recorder,
                 tells_code=True,
             )
-            return Running(
+            return RunningExchange(
                 open_request,
                 exchange,
                 watch=self._exchanges.watch,
@@ -496,7 +496,7 @@ class FlightServer(FlightBase):
             return None
         return FoldSpans(self._tracer, open_request, server_id=self._server_id)
 
-    def _carry(self, running: Running, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:
+    def _carry(self, running: RunningExchange, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:
         open_reply = running.exchange.open_reply
         encode_reply, decode_frame = Encoder(open_reply.schema), Decoder(Role.ENGINE)
         check_columns(reader, context, running.open_request.columns)
@@ -549,7 +549,13 @@ class FlightServer(FlightBase):
         return self._exchanges.watch.run(lambda: route.call(function, columns))
 
     def _carry_stateless(
-        self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any, _questions: _Questions
+        self,
+        call: StatelessCall,
+        running: RunningExchange,
+        context: Any,
+        reader: Any,
+        writer: Any,
+        _questions: _Questions,
     ) -> None:
         """Answer each batch of a foreign engine. Whether there is a column of errors is decided by the first batch."""
         schema: pa.Schema | None = None
@@ -579,12 +585,12 @@ class FlightServer(FlightBase):
         if schema is None:
             writer.begin(call.schema(errors=False))
 
-    def _ask(self, running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
+    def _ask(self, running: RunningExchange, message: Message, frame: Frame) -> Iterator[Frame]:
         """Yield the answers of an exchange for the client of an adapter, which takes no logs."""
         return (reply for reply in self._replies(running, message, frame) if not isinstance(reply, Log))
 
     @staticmethod
-    def _replies(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
+    def _replies(running: RunningExchange, message: Message, frame: Frame) -> Iterator[Frame]:
         """Give a frame to an exchange, and yield its answers. The frame was made of the message."""
         started_s = running.account.began_s = time.monotonic()
         for reply in running.replies(frame):
@@ -651,7 +657,7 @@ class _Questions:
         return self.put(question)
 
 
-def _tell_those_that_left(running: Running, before: Sequence[Mode]) -> Sequence[Mode]:
+def _tell_those_that_left(running: RunningExchange, before: Sequence[Mode]) -> Sequence[Mode]:
     """Log which calls have left compiled code since then, such as for a sum beyond 64 bits; return the modes of now."""
     now = running.exchange.folds
     for function, old, new in zip(running.open_request.functions, before, now, strict=True):

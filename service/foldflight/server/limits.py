@@ -35,7 +35,7 @@ _PAUSE_S_MIN = 0.02
 R = TypeVar("R")
 
 
-class Interrupted(SystemExit):
+class InterruptedCall(SystemExit):
     """Raised in the thread of a call that has to end.
 
     `except Exception` in a function does not catch it. The fold treats it like any SystemExit of a function: as an
@@ -89,7 +89,7 @@ class GuardedCall:
             self.error = self.error or error
             self.told_again_s = time.monotonic()
             self.told_s = self.told_s or self.told_again_s
-            _raise_in(self._thread, Interrupted)
+            _raise_in(self._thread, InterruptedCall)
             return True
 
     def finish(self) -> None:
@@ -104,7 +104,7 @@ class GuardedCall:
                     self._is_over = True
                 for _ in range(2):  # CPython raises a pending exception when a loop begins its next turn
                     pass
-            except Interrupted:
+            except InterruptedCall:
                 continue
             return
 
@@ -173,7 +173,7 @@ class Watch:
                 result = call()
             finally:
                 step.finish()
-        except Interrupted:
+        except InterruptedCall:
             pass  # it was raised outside of functions
         except FoldflightError as error:
             if step.error is None:

@@ -26,7 +26,7 @@ from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
-from foldflight.spark.rowkinds import UNSAID, Unsaid, refuse_unsaid
+from foldflight.spark.rowkinds import UNSAID, Unset, refuse_unsaid
 from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.scans.source import Source
@@ -45,7 +45,7 @@ _FAST = (Mode.COMPILED, Mode.COMPILED_WHEN_HOT, Mode.VECTORISED)
 def group_by(
     df: DataFrame | Scan,
     *keys: str | Column | Sequence[str | Column],
-    row_kind: str | Column | Unsaid | None = UNSAID,
+    row_kind: str | Column | Unset | None = UNSAID,
     row_kinds: Mapping[str, str] | None = None,
     materialize: bool = False,
     window: Window | None = None,
@@ -121,7 +121,7 @@ def group_by(
     df = as_dataframe(df)
     _check_input(df, window)
     check_analysable(df, "group_by")
-    if isinstance(row_kind, Unsaid):
+    if isinstance(row_kind, Unset):
         refuse_unsaid(
             df,
             "group_by",
@@ -299,7 +299,7 @@ class GroupedFrame:
         """
         print(self.plan_query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
-    def plan_query(self, /, *aliased: Aggregate, **named: Aggregate) -> Planned:
+    def plan_query(self, /, *aliased: Aggregate, **named: Aggregate) -> PlannedQuery:
         """Return the plan of `agg`. Raises the same errors as `agg` for mistakes in the query."""
         aggregates = named_outputs(aliased, named)
         for name, each in aggregates.items():
@@ -347,7 +347,7 @@ class GroupedFrame:
         type_by_output = dict(zip(query.layout.outputs.names, results, strict=True))
         types = key_types | {name: type_by_output[copies.get(name, name)] for name in aggregates}
         query, reader = self._read(query, columns)
-        return Planned(query, columns, schema, types, copies, self.strict, reader)
+        return PlannedQuery(query, columns, schema, types, copies, self.strict, reader)
 
     def _read(self, query: Query, columns: Columns) -> tuple[Query, Source | str]:
         """Return the query, and who reads its rows: tasks of its own, or Spark, for a reason.
@@ -403,7 +403,7 @@ class GroupedFrame:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedQuery:
     """A query, and how Spark executes it.
 
     Args:

@@ -27,7 +27,7 @@ from pyspark.sql import types as st
 
 from foldflight.client.functions import Aggregate, OrderKey
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
-from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import FramedCall, OverLayout, OverQuery
 from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
 from foldflight.engine.over.window_frame_folds import OverFold
@@ -264,7 +264,7 @@ class OverFrame:
         framed_calls, ends = ({}, {}) if is_stream else self._resolve_window_frames(calls, window_frames, order)
         if is_stream:
             # A stream computes with fixed distances, because the watermark passes them, too.
-            framed_calls = {name: Framed(call, window_frames[name]) for name, call in calls.items()}
+            framed_calls = {name: FramedCall(call, window_frames[name]) for name, call in calls.items()}
             order = [self._non_null_time(order[0]), *order[1:]]
         rows, sent_names = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, sent_names)
@@ -392,7 +392,7 @@ class OverFrame:
 
     def _resolve_window_frames(
         self, calls: Mapping[str, Any], window_frames: Mapping[str, WindowFrame], order: Sequence[Column]
-    ) -> tuple[dict[str, Framed], dict[str, Column]]:
+    ) -> tuple[dict[str, FramedCall], dict[str, Column]]:
         """Return the calls with their window frames, and the columns of their ends, which Spark computes."""
         ends: dict[str, Column] = {}
         end_names: dict[object, str] = {}
@@ -412,7 +412,7 @@ class OverFrame:
                     end_names[key] = f"end_{len(ends)}"
                     ends[end_names[key]] = self._end(order[0], type_, bound)
                 columns.append(end_names[key])
-            framed_calls[name] = Framed(call, window_frame, *columns)
+            framed_calls[name] = FramedCall(call, window_frame, *columns)
         return framed_calls, ends
 
     def _order_type(self, window_frame: WindowFrame, order: Sequence[Column]) -> st.DataType:

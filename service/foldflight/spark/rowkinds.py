@@ -76,7 +76,7 @@ DELTA_CHANGES: Final = {"insert": "+I", "update_preimage": "-U", "update_postima
 Kinds = Literal["changes", "updates"]
 
 
-class Unsaid(Enum):
+class Unset(Enum):
     """The default of an argument for which None has a meaning."""
 
     UNSAID = "unsaid"
@@ -85,7 +85,7 @@ class Unsaid(Enum):
         return self.name
 
 
-UNSAID: Final = Unsaid.UNSAID
+UNSAID: Final = Unset.UNSAID
 
 
 def metadata_of(kinds: Kinds) -> dict[str, str]:

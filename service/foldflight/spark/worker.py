@@ -149,7 +149,7 @@ def _scope_of(context: Any, step: str) -> str:
     return f"{f'{query} {epoch}' if query and epoch else step} {context.partitionId()}"
 
 
-class _Unquoted(str):
+class _UnquotedText(str):
     """The text of a key's value, whose repr has no quotes."""
 
     __slots__ = ()
@@ -194,7 +194,7 @@ def _raise_stored(path: Path, number: int) -> None:
             return
         cls: type[FoldflightError] = getattr(errors, content.pop("class"))
         group, story = content.pop("group"), tuple(content.pop("story"))
-        key_texts = None if group is None else {key: _Unquoted(value) for key, value in group.items()}
+        key_texts = None if group is None else {key: _UnquotedText(value) for key, value in group.items()}
         error = cls(content.pop("code"), content.pop("message"), group=key_texts, story=story, repeats=True, **content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return

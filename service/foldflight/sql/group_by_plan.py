@@ -26,7 +26,7 @@ from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.columns import quote_name
-from foldflight.spark.grouping import Planned, group_by
+from foldflight.spark.grouping import PlannedQuery, group_by
 from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.spark.scans.scan import Scan, view_of
 from foldflight.spark.versions.sessions import condition_of, same_plan
@@ -607,7 +607,7 @@ class BlockFold:
         aggregates: Mapping[str, Aggregate],
         *,
         is_last: bool,
-    ) -> tuple[Planned, DataFrame | None]:
+    ) -> tuple[PlannedQuery, DataFrame | None]:
         """Return the plan of the fold, and its result; None if it is a part of the text of the statement.
 
         Spark analyses a text in a time that grows with the square of its depth, so what other folds read is none.

@@ -556,7 +556,7 @@ def _stored_views(subject: _Subject, rows: Rows, seed: int) -> str | None:
     if not rows:
         return None
 
-    def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `Asking`
+    def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `AskEngine`
         return read(list(cached_views.resolve(question)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))
@@ -659,12 +659,12 @@ def _compare_compiled(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     for (step, expected), (_, compiled_outcome) in zip(one, two, strict=True):
         if expected != compiled_outcome:
             return f"{step}: interpreted {expected}, compiled {compiled_outcome}"
-        if len(inputs) > 1 and isinstance(expected, _Raised):
+        if len(inputs) > 1 and isinstance(expected, _ErrorText):
             return f"{step}: raised {expected} for several inputs at once, which tells nothing of the others"
     return None
 
 
-class _Raised(str):
+class _ErrorText(str):
     """The text of an error."""
 
     __slots__ = ()
@@ -744,7 +744,7 @@ def _outcome_of(
     try:
         results = run()
     except FoldflightError as error:
-        return _Raised(f"{error.code}: {error.message} {error.slot} {error.row}")
+        return _ErrorText(f"{error.code}: {error.message} {error.slot} {error.row}")
     if results is None:
         return ""
     rows = results.to_pylist()

@@ -15,7 +15,7 @@ from foldflight.client import Aggregate, Transport
 from foldflight.client.functions import OrderKey
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.engine.over.bucket import OverBucket, StreamFolds
-from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.over_query import FramedCall, OverLayout, OverQuery
 from foldflight.engine.over.over_stream import StreamedOver
 from foldflight.engine.over.positions import distance_of, end_type
 from foldflight.engine.over.window_frame_folds import OverFold
@@ -79,7 +79,9 @@ def run_over(
     {'customer': 'ann', 'day': 1, 'amount': 3, 'last_two': 3, 'all': 2}
     """
     input_rows = [values_of(row) for row in rows]
-    resolution = Resolved.of(aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
+    resolution = ResolvedQuery.of(
+        aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=True
+    )
     query = OverQuery.of(resolution.transport, resolution.calls, resolution.layout)
     outputs: list[dict[str, Any]] = [{} for _ in input_rows]
     for block in OverFold(query)([resolution.sorted_rows()]):
@@ -88,7 +90,7 @@ def run_over(
     return [{**row, **output} for row, output in zip(input_rows, outputs, strict=True)]
 
 
-class Resolved(NamedTuple):
+class ResolvedQuery(NamedTuple):
     """An OVER query over literal rows.
 
     Args:
@@ -100,7 +102,7 @@ class Resolved(NamedTuple):
     """
 
     transport: Transport
-    calls: dict[str, Framed]
+    calls: dict[str, FramedCall]
     layout: OverLayout
     order: list[OrderKey]
     rows: pa.RecordBatch
@@ -115,7 +117,7 @@ class Resolved(NamedTuple):
         order_by: Sequence[str],
         types: Mapping[str, str | pa.DataType],
         has_ends: bool,
-    ) -> Resolved:
+    ) -> ResolvedQuery:
         """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
         check_calls(aggregates, keys=keys, order_by=order_by)
         extended_rows = [dict(row) for row in input_rows]
@@ -132,7 +134,7 @@ class Resolved(NamedTuple):
         if has_ends:
             framed_calls, ends = _with_frames(calls, window_frames, order, types_by_column, extended_rows)
         else:
-            framed_calls, ends = {name: Framed(call, window_frames[name]) for name, call in calls.items()}, {}
+            framed_calls, ends = {name: FramedCall(call, window_frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
             names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
@@ -189,7 +191,7 @@ def _with_frames(
     order: Sequence[OrderKey],
     types: Mapping[str, pa.DataType],
     rows: Sequence[Mapping[str, Any]],
-) -> tuple[dict[str, Framed], dict[str, pa.Array]]:
+) -> tuple[dict[str, FramedCall], dict[str, pa.Array]]:
     """Return the calls with their window frames, and the columns of the ends of window frames."""
     ends: dict[str, pa.Array] = {}
     framed_calls = {}
@@ -209,7 +211,7 @@ def _with_frames(
             end = f"{side}_{len(ends)}"
             columns.append(end)
             ends[end] = _move(values, bound, order[0])
-        framed_calls[name] = Framed(call, window_frame, *columns)
+        framed_calls[name] = FramedCall(call, window_frame, *columns)
     return framed_calls, ends
 
 
@@ -320,7 +322,9 @@ def run_over_epochs(
     """
     arriving = [[values_of(row) for row in epoch] for epoch in epochs]
     input_rows = [row for epoch in arriving for row in epoch]
-    resolution = Resolved.of(aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
+    resolution = ResolvedQuery.of(
+        aggregates, input_rows, keys=keys, order_by=order_by, types=types or {}, has_ends=False
+    )
     order = resolution.order
     if not order or order[0].descending or not pa.types.is_timestamp(resolution.layout.order.field(0).type):
         raise RejectedError(

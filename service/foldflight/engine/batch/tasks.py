@@ -143,7 +143,7 @@ class _Groups(Groups):
             self.live -= 2 * np.bincount(slots[retracts(block)], minlength=len(self.live))
 
 
-class Folding:
+class BatchFold:
     """One exchange over several epochs, each with its own groups.
 
     The results of an epoch are fetched only when the next block is available, so that the server works while Spark
@@ -232,8 +232,8 @@ class PartialFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         layout = self.query.layout
-        with Folding(self.query, states=True, outputs=False) as folding:
-            partition = _PartialPartition(self, folding)
+        with BatchFold(self.query, states=True, outputs=False) as batch_fold:
+            partition = _PartialPartition(self, batch_fold)
             for block in gather(batches, self._with_bucket(layout.rows), self.bounds):
                 yield from partition.take(block)
             yield from partition.end()
@@ -242,8 +242,8 @@ class PartialFold:
 class _PartialPartition:
     """One partition in the first stage, with statistics of its rows so far."""
 
-    def __init__(self, task: PartialFold, folding: Folding) -> None:
-        self._folding = folding
+    def __init__(self, task: PartialFold, batch_fold: BatchFold) -> None:
+        self._batch_fold = batch_fold
         self._layout = task.query.layout
         self._output = task.output
         self._bounds = task.bounds
@@ -278,11 +278,11 @@ class _PartialPartition:
         """Yield the remaining batches."""
         if self._is_open:
             yield from self._results()
-            self._folding.barrier()
+            self._batch_fold.barrier()
         yield from self._results()
 
     def _fold(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        folding, reduction, groups = self._folding, self._reduction, self._folding.groups
+        batch_fold, reduction, groups = self._batch_fold, self._reduction, self._batch_fold.groups
         slots = groups.slots(piece)
         reduction.rows, reduction.groups = reduction.rows + piece.num_rows, len(groups)
         are_many = reduction.groups >= self._bounds.unfolded_groups_min
@@ -291,23 +291,23 @@ class _PartialPartition:
             yield self._unfolded_output(piece)
         else:
             groups.count(slots, piece)
-            folding.exchange.chunk(slots, piece)
+            batch_fold.exchange.chunk(slots, piece)
             self._is_open = True
             self._folded_bytes += piece.nbytes
         if reduction.groups >= self._groups_max() or self._folded_bytes >= self._bounds.folded_bytes_max:
             self._reduction = Reduction()
             if self._is_open:
-                folding.barrier()
+                batch_fold.barrier()
                 self._is_open, self._folded_bytes = False, 0
             else:
-                folding.renew()
+                batch_fold.renew()
 
     def _groups_max(self) -> int:
         """Return the number of groups that may be held."""
-        return 0 if self._group_bytes is None else self._folding.groups_max(self._group_bytes, self._bounds)
+        return 0 if self._group_bytes is None else self._batch_fold.groups_max(self._group_bytes, self._bounds)
 
     def _results(self) -> Iterator[pa.RecordBatch]:
-        for groups, results, _ in self._folding.take():
+        for groups, results, _ in self._batch_fold.take():
             if results.num_rows:
                 keys = groups.keys(results.column(SLOT).to_numpy())
                 self._group_bytes = (keys.nbytes + results.nbytes) / results.num_rows
@@ -366,83 +366,89 @@ class FinalFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         blocks = gather(batches, self.input, self.query.bounds)
-        with Folding(self.query, states=False, outputs=True) as folding:
+        with BatchFold(self.query, states=False, outputs=True) as batch_fold:
             if self.needs_order or not len(self.layout.keys):
-                yield from self._in_order(folding, blocks)
+                yield from self._in_order(batch_fold, blocks)
             else:
-                yield from self._in_any_order(folding, blocks, 0)
+                yield from self._in_any_order(batch_fold, blocks, 0)
 
-    def _in_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, batch_fold: BatchFold, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         is_open = False
         for block in blocks:
-            yield from self._take_results(folding)
+            yield from self._take_results(batch_fold)
             complete_end = _last_hash(block) if len(self.layout.keys) else 0
             if complete_end:
-                self._feed(folding, block.slice(0, complete_end))
-                folding.barrier()
-                yield from self._take_results(folding)
-            self._feed(folding, block.slice(complete_end))
+                self._feed(batch_fold, block.slice(0, complete_end))
+                batch_fold.barrier()
+                yield from self._take_results(batch_fold)
+            self._feed(batch_fold, block.slice(complete_end))
             is_open = True
         if is_open:
-            folding.barrier()
-        yield from self._take_results(folding)
+            batch_fold.barrier()
+        yield from self._take_results(batch_fold)
 
-    def _in_any_order(self, folding: Folding, blocks: Iterator[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
+    def _in_any_order(
+        self, batch_fold: BatchFold, blocks: Iterator[pa.RecordBatch], level: int
+    ) -> Iterator[pa.RecordBatch]:
         resident = None
         with Overflow(self.input, level) as overflow:
             for block in blocks:
                 block_in_memory = block if resident is None else overflow.add(block, resident)
                 if block_in_memory.num_rows:
-                    self._feed(folding, block_in_memory)
-                if resident is None and level < LEVELS and len(folding.groups) >= self._groups_max(folding, block):
-                    resident = pa.array(folding.groups.hashes)
-            if len(folding.groups):
-                folding.barrier()
-            yield from self._take_results(folding)
+                    self._feed(batch_fold, block_in_memory)
+                if (
+                    resident is None
+                    and level < LEVELS
+                    and len(batch_fold.groups) >= self._groups_max(batch_fold, block)
+                ):
+                    resident = pa.array(batch_fold.groups.hashes)
+            if len(batch_fold.groups):
+                batch_fold.barrier()
+            yield from self._take_results(batch_fold)
             for part in overflow.parts():
-                yield from self._in_any_order(folding, gather(part, self.input, self.query.bounds), level + 1)
+                yield from self._in_any_order(batch_fold, gather(part, self.input, self.query.bounds), level + 1)
 
-    def _groups_max(self, folding: Folding, block: pa.RecordBatch) -> int:
-        return folding.groups_max(block.nbytes / max(block.num_rows, 1), self.query.bounds)
+    def _groups_max(self, batch_fold: BatchFold, block: pa.RecordBatch) -> int:
+        return batch_fold.groups_max(block.nbytes / max(block.num_rows, 1), self.query.bounds)
 
-    def _feed(self, folding: Folding, block: pa.RecordBatch) -> None:
-        groups = folding.groups
+    def _feed(self, batch_fold: BatchFold, block: pa.RecordBatch) -> None:
+        groups = batch_fold.groups
         if not self.merges and not len(self.layout.keys):
-            block = self._without_seed(folding, block)
+            block = self._without_seed(batch_fold, block)
         slots = groups.slots(block)
         if self.merges:
-            self._merge(folding, slots, block)
+            self._merge(batch_fold, slots, block)
             return
         if self.layout.has_kinds:
             counted_mask, groups.live = live_rows(slots, retracts(block), groups.live)
             if not counted_mask.all():
                 # Ignore retractions from groups that have no row left.
                 slots, block = slots[counted_mask], block.filter(pa.array(counted_mask))
-        folding.exchange.chunk(slots, block)
+        batch_fold.exchange.chunk(slots, block)
 
-    def _merge(self, folding: Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+    def _merge(self, batch_fold: BatchFold, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         is_state, rows, states = self.layout.split_block(block)
         if rows.num_rows:
             row_slots = slots[~is_state]
-            folding.groups.count(row_slots, rows)
-            folding.exchange.chunk(row_slots, rows)
+            batch_fold.groups.count(row_slots, rows)
+            batch_fold.exchange.chunk(row_slots, rows)
         if states.num_rows:
             slots = slots[is_state]
             if self.layout.has_kinds:
-                np.add.at(folding.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
-            folding.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
+                np.add.at(batch_fold.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
+            batch_fold.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
 
-    def _without_seed(self, folding: Folding, block: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_seed(self, batch_fold: BatchFold, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the real rows. The seed row creates the single group even if there are no real rows."""
         real = block.column(REAL)
         if real.true_count < len(real):
             nothing = [pa.nulls(1, field.type) for field in self.layout.states]
-            folding.exchange.states(np.zeros(1, np.int32), nothing)
+            batch_fold.exchange.states(np.zeros(1, np.int32), nothing)
             block = block.filter(real)
         return block
 
-    def _take_results(self, folding: Folding) -> Iterator[pa.RecordBatch]:
-        for groups, results, buffered_rows in folding.take():
+    def _take_results(self, batch_fold: BatchFold) -> Iterator[pa.RecordBatch]:
+        for groups, results, buffered_rows in batch_fold.take():
             if buffered_rows is not None:
                 sound, failed_groups = split_failed(self.layout, one_batch(results), groups.keys)
                 yield from failed_groups.letters(buffered_rows)

@@ -104,7 +104,7 @@ class Numbers:
     def __init__(self, loops: KeyLoops) -> None:
         self._loops = loops
         self._few: Values | None = Values()
-        self._numbers = _Growing(np.int64)
+        self._numbers = _GrowableArray(np.int64)
         # Either an array of ids, indexed by number minus the least number, or a hash table.
         self._base = 0
         self._by_number: Ids | None = np.zeros(0, np.int32)
@@ -143,7 +143,7 @@ class Numbers:
             if loops is None:
                 return _by_different(self._looked_up, pa.array(values))
             self._compiled_table = NumberTable(loops, _SEED, self._numbers.values)
-            self._numbers, self._table = _Growing(np.int64), _Table()
+            self._numbers, self._table = _GrowableArray(np.int64), _Table()
         return self._compiled_table.ids(values)
 
     def _place(self, loops: Mapping[str, Any], by_number: Ids, values: Codes) -> tuple[Ids, Rows]:
@@ -209,8 +209,8 @@ class Texts:
     def __init__(self, loops: KeyLoops) -> None:
         self._loops = loops
         self._few: Values | None = Values()
-        self._data = _Growing(np.uint8)
-        self._ends = _Growing(np.int64)
+        self._data = _GrowableArray(np.uint8)
+        self._ends = _GrowableArray(np.int64)
         self._ends.extend(np.zeros(1, np.int64))
         self._table = _Table()
         # Different texts with the same hash, and their ids.
@@ -239,7 +239,12 @@ class Texts:
                 return _by_different(self._looked_up, values)
             self._compiled_table = TextTable(loops, _SEED)
             self._compiled_table.ids(self._ends.values, self._data.values)
-            self._data, self._ends, self._table, self._doubles = _Growing(np.uint8), _Growing(np.int64), _Table(), {}
+            self._data, self._ends, self._table, self._doubles = (
+                _GrowableArray(np.uint8),
+                _GrowableArray(np.int64),
+                _Table(),
+                {},
+            )
         return self._compiled_table.ids(*_parts(values))
 
     def _of_dictionary(self, values: pa.DictionaryArray) -> tuple[Ids, Rows]:
@@ -376,7 +381,7 @@ class Pairs:
         return self._numbers.ids(pairs)
 
 
-class _Growing:
+class _GrowableArray:
     """A growable array."""
 
     def __init__(self, dtype: Any) -> None:
@@ -413,7 +418,7 @@ class _Table:
     """Ids by hash: the id of a hash is the number of hashes added before it."""
 
     def __init__(self) -> None:
-        self._hashes = _Growing(np.uint64)
+        self._hashes = _GrowableArray(np.uint64)
         self._ids: Ids = np.full(_SMALLEST, -1, np.int32)
 
     def find(self, hashes: Words) -> Ids:

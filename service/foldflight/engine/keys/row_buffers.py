@@ -152,7 +152,7 @@ class BufferedRows:
             self._file = None
 
 
-class Failed:
+class FailedGroups:
     """The groups of an epoch that have failed.
 
     Args:
@@ -218,7 +218,7 @@ class Failed:
 
 def split_failed(
     layout: QueryLayout, results: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
-) -> tuple[pa.RecordBatch, Failed]:
+) -> tuple[pa.RecordBatch, FailedGroups]:
     """Return the results of the groups that have not failed, and the groups that have.
 
     Args:
@@ -227,7 +227,7 @@ def split_failed(
         keys: Returns the keys of slots, in the schema of the layout's keys.
     """
     is_sound = results.column(ERROR).is_null()
-    return results.filter(is_sound), Failed(layout, results.filter(pc.invert(is_sound)), keys)
+    return results.filter(is_sound), FailedGroups(layout, results.filter(pc.invert(is_sound)), keys)
 
 
 def _kinds(rows: pa.RecordBatch | None, count: int) -> pa.Array:

@@ -36,7 +36,7 @@ class Strategy(Enum):
     RECOMPUTE = "recompute"
 
 
-class Framed(NamedTuple):
+class FramedCall(NamedTuple):
     """A call with its window frame.
 
     Args:
@@ -112,8 +112,8 @@ class Part:
         window_frame: The window frame.
         strategy: How it is folded.
         why: The reason for each call, as text for users.
-        low: As in `Framed`.
-        high: As in `Framed`.
+        low: As in `FramedCall`.
+        high: As in `FramedCall`.
     """
 
     query: Query
@@ -163,7 +163,7 @@ class OverQuery:
     def of(
         cls,
         transport: Transport,
-        calls: Mapping[str, Framed],
+        calls: Mapping[str, FramedCall],
         layout: OverLayout,
         *,
         types: HostTypes = ARROW,
@@ -272,7 +272,7 @@ class OverQuery:
         return lines
 
 
-def _choose(framed_call: Framed, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
+def _choose(framed_call: FramedCall, opened_call: OpenedCall, state: pa.Field) -> tuple[Strategy, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, window_frame = framed_call.call, framed_call.window_frame
     if window_frame.by == "recompute":

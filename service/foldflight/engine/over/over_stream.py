@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from foldflight.client.exchange import Transport
 from foldflight.engine.keys.group_exchange import Groups
-from foldflight.engine.over.over_query import Framed, OverLayout, OverQuery, Part, Strategy
+from foldflight.engine.over.over_query import FramedCall, OverLayout, OverQuery, Part, Strategy
 from foldflight.engine.query.layout import ARROW, HostTypes, QueryLayout
 from foldflight.engine.query.query import refuse_views
 from foldflight.engine.state.manifest import (
@@ -97,7 +97,7 @@ class StreamedOver:
     def of(
         cls,
         transport: Transport,
-        calls: Mapping[str, Framed],
+        calls: Mapping[str, FramedCall],
         layout: OverLayout,
         *,
         ties: tuple[Order, ...] = (),
@@ -289,7 +289,7 @@ class WindowFrameCalls:
         return self.parts[0].window_frame
 
 
-def _check_window_frame(name: str, framed_call: Framed) -> None:
+def _check_window_frame(name: str, framed_call: FramedCall) -> None:
     window_frame, function = framed_call.window_frame, framed_call.call.function
     if (framed_call.call.distinct or framed_call.call.order) and (window_frame.low is None or window_frame.has_offset):
         raise RejectedError(
@@ -331,7 +331,7 @@ def _check_window_frame(name: str, framed_call: Framed) -> None:
         )
 
 
-def _precedes(framed_call: Framed) -> bool:
+def _precedes(framed_call: FramedCall) -> bool:
     """Whether a ROWS frame of a bounded number of rows ends before the current row."""
     low, high = framed_call.window_frame.low, framed_call.window_frame.high
     return not framed_call.window_frame.is_range and low is not None and isinstance(high, int) and high < 0

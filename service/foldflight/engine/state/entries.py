@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.hashes import Hashes, key_hashes, text_hashes
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.state.manifest import Committed, Storage, TableLayout
+from foldflight.engine.state.manifest import CommitStats, Storage, TableLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.functions.types.views import ViewSpec
 
@@ -106,7 +106,7 @@ class EntryTable:
 
     def commit(
         self, groups: pa.RecordBatch, generations: pa.Array, keys: pa.Array, values: pa.Array, present: Mask
-    ) -> Committed:
+    ) -> CommitStats:
         """Store n entries, or their removal, and continue merges. Of several rows of an entry the last one counts.
 
         Args:

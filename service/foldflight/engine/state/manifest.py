@@ -148,7 +148,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitStats:
     """The statistics of a commit.
 
     Args:

@@ -97,7 +97,7 @@ class Migration:
         slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
         with GroupedExchange(self.transport, self.open_request, self.layout) as grouped_exchange:
-            grouped_exchange.begin(_Stored(self.layout, keys))
+            grouped_exchange.begin(_StoredGroups(self.layout, keys))
             with grouped_exchange.use_exchange() as exchange:
                 exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
                 exchange.barrier(1)
@@ -106,7 +106,7 @@ class Migration:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredGroups:
     """Names the groups of n states that are converted, for errors: slot i is the group of state i."""
 
     layout: QueryLayout

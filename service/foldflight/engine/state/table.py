@@ -26,7 +26,7 @@ from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import equal_rows
 from foldflight.engine.query.layout import HASH, LIVE
 from foldflight.engine.state.manifest import (
-    Committed,
+    CommitStats,
     Lookup,
     Manifest,
     Merge,
@@ -43,7 +43,7 @@ from foldflight.engine.state.manifest import (
 from foldflight.engine.state.runs import Piece, encode_piece
 from foldflight.functions.types.arrow import one_array, with_column
 
-__all__ = ["Committed", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
+__all__ = ["CommitStats", "Conversion", "Lookup", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
 _HASHES: Final = 1 << 64
 # Copying so many bytes takes about as long as a call of Arrow.
@@ -283,7 +283,7 @@ class StateTable:
         states: pa.RecordBatch,
         hashes: Hashes | None = None,
         emitted: Sequence[pa.Array] | None = None,
-    ) -> Committed:
+    ) -> CommitStats:
         """Store the new states of n distinct groups, and continue merges.
 
         Args:
@@ -305,7 +305,7 @@ class StateTable:
             self._manifest.runs.append(new_run)
         merged_rows = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * self._work([new_run])))
         self._write_manifest()
-        return Committed(batch.num_rows, merged_rows, self.pieces, self.stored_bytes)
+        return CommitStats(batch.num_rows, merged_rows, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups, by ranges of hashes: `hash`, keys, `live`, states, last outputs.

@@ -36,7 +36,7 @@ from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable
 from foldflight.engine.state.manifest import (
     FORMAT_OF_SEVERAL,
     MAGIC,
-    Committed,
+    CommitStats,
     Lookup,
     RunStore,
     Storage,
@@ -313,7 +313,7 @@ class ViewTable:
         states: pa.RecordBatch,
         hashes: Hashes | None = None,
         emitted: Sequence[pa.Array] | None = None,
-    ) -> Committed:
+    ) -> CommitStats:
         """Store the new states of n distinct groups, and the changed entries of their views, and continue merges.
 
         Args:
@@ -344,7 +344,7 @@ class ViewTable:
             )
             rows, merged_rows = rows + each.rows, merged_rows + each.merged_rows
         self._stores.write()
-        return Committed(rows, merged_rows, self.pieces, self.stored_bytes)
+        return CommitStats(rows, merged_rows, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all groups as `StateTable.scan` does, with states as from `lookup`."""

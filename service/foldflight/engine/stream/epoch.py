@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
 from foldflight.engine.keys.index import KeyIndex
-from foldflight.engine.keys.row_buffers import BufferedRows, Failed, split_failed
+from foldflight.engine.keys.row_buffers import BufferedRows, FailedGroups, split_failed
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import Mask, changelog, live_rows
 from foldflight.engine.query.layout import LIVE, SLOT, CallView, QueryLayout, retracts
@@ -400,7 +400,7 @@ class BucketEpoch:
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
         self._buffered_rows: BufferedRows | None = None
-        self._failed_groups: Failed | None = None
+        self._failed_groups: FailedGroups | None = None
         self._new_rows = NewRows(layout)
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:

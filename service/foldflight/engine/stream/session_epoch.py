@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from foldflight.engine.keys.group_exchange import GroupedExchange, Groups
 from foldflight.engine.keys.hashes import Hashes
-from foldflight.engine.keys.row_buffers import BufferedRows, Failed
+from foldflight.engine.keys.row_buffers import BufferedRows, FailedGroups
 from foldflight.engine.query.blocks import one_batch
 from foldflight.engine.query.changelog import changelog
 from foldflight.engine.query.layout import LIVE, SLOT, QueryLayout
@@ -156,7 +156,7 @@ class SessionEpoch:
         self._states = layout.states.names
         self._came = _Sessions.none()
         self._buffered_rows: BufferedRows | None = None
-        self._failed_groups: Failed | None = None
+        self._failed_groups: FailedGroups | None = None
         # Slot of a new session -> slot of the final session that contains it; -1 if it is late.
         self._owners = np.zeros(0, np.int32)
 
@@ -253,7 +253,7 @@ class SessionEpoch:
         def keys(of: npt.NDArray[np.int32]) -> pa.RecordBatch:
             return self._key_rows(final.take(of - slots[0]))
 
-        self._failed_groups = Failed(self._layout, after.filter(pa.array(failed_mask)), keys)
+        self._failed_groups = FailedGroups(self._layout, after.filter(pa.array(failed_mask)), keys)
         self.stats.isolated_groups = len(self._failed_groups)
         return failed_mask
 

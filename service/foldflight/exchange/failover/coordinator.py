@@ -60,7 +60,7 @@ from foldflight.exchange.frames import (
     check_slots,
     check_states,
 )
-from foldflight.exchange.transitions import Answer, Saved, check_epoch, check_none_due
+from foldflight.exchange.transitions import Answer, CheckpointAnswer, check_epoch, check_none_due
 from foldflight.exchange.view_columns import without_entries
 from foldflight.functions.author.codedigest import other_code
 from foldflight.functions.author.context import LogRecord
@@ -140,7 +140,7 @@ class AnswerReceived:
     """The answer to the frame of `AwaitAnswer` arrived in full.
 
     Args:
-        answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
+        answer: `CheckpointAnswer` for a checkpoint, otherwise rows in the schema of `Opened`.
         logs: The log records of functions before it.
         reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
@@ -576,7 +576,7 @@ class Coordinator:
             connection.is_leaving |= reopen
         elif isinstance(frame, (Barrier, Checkpoint)):
             connection.asked_at_s = self._now_s()
-            connection.must_stay = reopen and isinstance(answer, Saved) and bool(answer.problem)
+            connection.must_stay = reopen and isinstance(answer, CheckpointAnswer) and bool(answer.problem)
             connection.is_leaving |= reopen and not connection.must_stay
         if connection.is_restored and entry.changed is not None:
             connection.is_restored = False
@@ -607,7 +607,7 @@ class Coordinator:
             return self._next()
         return [Deliver(frame, answer if is_delivered else None, logs), *self._next()]
 
-    def _commit_checkpoint(self, entry: ReplayEntry, saved_states: Saved) -> None:
+    def _commit_checkpoint(self, entry: ReplayEntry, saved_states: CheckpointAnswer) -> None:
         """Replace the frames up to a checkpoint by its states."""
         if saved_states.problem and self._open_request.keeps_views:
             # The frames are kept. Another server might save the states, and forget entries that the engine lacks.

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.ext.changes import connectvalues
-from foldflight.ext.changes.connectvalues import Described, UnsentValue, Words
+from foldflight.ext.changes.connectvalues import DescribedColumn, UnsentValue, Words
 
 ReadColumn = Callable[[Sequence[Any], list[int] | None], pa.Array]
 """Converts the values of a column, as `json` returns them, with numbers with a fraction as Decimal.
@@ -63,7 +63,7 @@ _TEXTS: Final = frozenset({"io.debezium.time.ZonedTime", "io.debezium.time.Inter
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
-def column_reader(type_: pa.DataType, description: Described | None, words: Words) -> ReadColumn:
+def column_reader(type_: pa.DataType, description: DescribedColumn | None, words: Words) -> ReadColumn:
     """Return what converts values of JSON to an array of exactly the declared type.
 
     The arguments, and the errors of the function that is returned, are as in `connectvalues.decoder`.
@@ -100,7 +100,7 @@ def column_reader(type_: pa.DataType, description: Described | None, words: Word
     return read_column
 
 
-def _described_converters(type_: pa.DataType, description: Described, words: Words) -> _Converts:
+def _described_converters(type_: pa.DataType, description: DescribedColumn, words: Words) -> _Converts:
     """Return how to convert values with a description, by their type in JSON."""
     name, types = description.name, pa.types
     if types.is_binary(type_) and description.type == "string":

@@ -96,7 +96,7 @@ class UnsentValue(UnreadableValue):
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedColumn:
     """What the schema block of an event says about a column.
 
     Args:
@@ -110,11 +110,11 @@ class Described:
     type: str
     name: str = ""
     parameters: tuple[tuple[str, str], ...] = ()
-    items: Described | None = None
-    values: Described | None = None
+    items: DescribedColumn | None = None
+    values: DescribedColumn | None = None
 
     @classmethod
-    def of(cls, field: Mapping[str, Any]) -> Described:
+    def of(cls, field: Mapping[str, Any]) -> DescribedColumn:
         """Return the description that a field of a schema block holds."""
         items, values, parameters = field.get("items"), field.get("values"), field.get("parameters") or {}
         type_ = str(field.get("type", ""))
@@ -158,7 +158,7 @@ class Words:
     intervals: Intervals | None = None
 
 
-def decoder(type_: pa.DataType, description: Described | None, words: Words) -> Decode:
+def decoder(type_: pa.DataType, description: DescribedColumn | None, words: Words) -> Decode:
     """Return what converts a value of JSON, other than null, to a Python value of exactly the declared type.
 
     Args:
@@ -238,14 +238,14 @@ def _refusal_decoder(why: str) -> Decode:
     return refuse
 
 
-def _display_name(description: Described) -> str:
+def _display_name(description: DescribedColumn) -> str:
     return f"{description.type} ({description.name})" if description.name else description.type
 
 
 # Sources of values with a description.
 
 
-def _described_decoder(description: Described) -> Decode:
+def _described_decoder(description: DescribedColumn) -> Decode:
     """Return what reads a value as the schema block describes it."""
     if description.name in REFUSED_TYPES:
         return _refusal_decoder(f"which is {description.name}: {REFUSED_TYPES[description.name]}")

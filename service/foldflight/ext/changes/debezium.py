@@ -24,7 +24,7 @@ from pyspark.sql import types as st
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.cdc import refuse_taken, require_columns, split_changes, table_schema
-from foldflight.ext.changes.connectvalues import Binary, Decimals, Described, Intervals, Times, Words
+from foldflight.ext.changes.connectvalues import Binary, Decimals, DescribedColumn, Intervals, Times, Words
 from foldflight.ext.changes.debeziummessages import ROW_KINDS, SKIPPED, expression_of
 from foldflight.ext.changes.debeziumreader import (
     DELETED,
@@ -387,7 +387,7 @@ def schema_of(events: DataFrame, *, table: str | None = None) -> st.StructType:
     return st.StructType(fields)
 
 
-def _spark_type(description: Described, *, has_time: bool) -> st.DataType:
+def _spark_type(description: DescribedColumn, *, has_time: bool) -> st.DataType:
     name = description.name.rpartition(".")[2]
     if description.name == "org.apache.kafka.connect.data.Decimal":
         precision = min(38, _read_digits(description, "connect.decimal.precision") or 38)
@@ -411,7 +411,7 @@ def _spark_type(description: Described, *, has_time: bool) -> st.DataType:
     return _SPARK_TYPES.get(description.type, st.StringType())
 
 
-def _read_digits(description: Described, name: str) -> int:
+def _read_digits(description: DescribedColumn, name: str) -> int:
     """Return a parameter that counts digits. It is 0 if it is missing or no number, and values are refused then."""
     text = description.parameter(name) or ""
     return int(text) if text.isdecimal() else 0

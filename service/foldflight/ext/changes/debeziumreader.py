@@ -28,7 +28,15 @@ from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.engine.stream.upserts import TIME
 from foldflight.errors import RejectedError
 from foldflight.ext.changes.connectcolumns import UNPROVEN, ReadColumn, column_reader
-from foldflight.ext.changes.connectvalues import COLUMN, Decode, Described, UnreadableValue, UnsentValue, Words, decoder
+from foldflight.ext.changes.connectvalues import (
+    COLUMN,
+    Decode,
+    DescribedColumn,
+    UnreadableValue,
+    UnsentValue,
+    Words,
+    decoder,
+)
 from foldflight.ext.changes.debeziumjson import (
     UNPARSED,
     ParseEvent,
@@ -129,7 +137,7 @@ class UnreadableEvent(RejectedError):  # noqa: N818 - the reader completes it to
         super().__init__("SCHEMA_MISMATCH", message)
 
 
-def described_columns(block: Any) -> dict[str, Described]:
+def described_columns(block: Any) -> dict[str, DescribedColumn]:
     """Return the columns of a table as a schema block describes them; {} if it describes no row."""
     fields = block.get("fields") if isinstance(block, dict) else None
     if not isinstance(fields, list):
@@ -139,7 +147,9 @@ def described_columns(block: Any) -> dict[str, Described]:
         if name in parts and isinstance(parts[name].get("fields"), list):
             fields = parts[name]["fields"]
             break
-    return {str(each["field"]): Described.of(each) for each in fields if isinstance(each, dict) and "field" in each}
+    return {
+        str(each["field"]): DescribedColumn.of(each) for each in fields if isinstance(each, dict) and "field" in each
+    }
 
 
 @dataclass(frozen=True, eq=False)

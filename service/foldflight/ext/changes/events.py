@@ -396,7 +396,7 @@ _ENCODERS: Final[tuple[tuple[Callable[[pa.DataType], bool], Encode], ...]] = (
 
 
 @dataclass(frozen=True)
-class _Paired:
+class _RowPairs:
     """Finds the events of changes: for each one, its kind and the places of its old and its new row; -1 without.
 
     Args:
@@ -458,7 +458,7 @@ class _Paired:
 
 
 @dataclass(frozen=True)
-class _Upserts(_Paired):
+class _Upserts(_RowPairs):
     """The task of `to_upserts`: the last row of each event, and whether it deletes its key."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -470,7 +470,7 @@ class _Upserts(_Paired):
 
 
 @dataclass(frozen=True)
-class _Envelopes(_Paired):
+class _Envelopes(_RowPairs):
     """The task of `to_debezium`.
 
     Args:

@@ -22,7 +22,7 @@ from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element
 from foldflight.ext.compiler.columns import Members, columns_of
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators, cannot_merge
 from foldflight.fold.aggregate.record_layout import bytes_of, column_of, fill_member, records_at, struct_of
 from foldflight.fold.aggregate.state_codecs import StateOrigin, UnconvertibleState
 from foldflight.fold.machine_values import (
@@ -52,7 +52,7 @@ _WIDE_BYTES: Final = 1 << 10  # accumulators, as vectors, of which twice as many
 _RECORD_BYTES_MAX: Final = 1 << 12  # largest accumulator that is converted back after one interpreted row
 
 
-class Compiled(GroupsAccumulator):
+class CompiledAccumulators(GroupsAccumulator):
     """Accumulators as records of a table. The interpreter has them until compiling pays, or if it is impossible.
 
     Args:
@@ -64,7 +64,7 @@ class Compiled(GroupsAccumulator):
         RejectedError: SIGNATURE, from `find`.
     """
 
-    def __init__(self, inner: Interpreted, find: Callable[[int], Program | NoProgram | None]) -> None:
+    def __init__(self, inner: InterpretedAccumulators, find: Callable[[int], Program | NoProgram | None]) -> None:
         self.inner = inner
         self._find = find
         self._program: Program | None = None

@@ -31,7 +31,7 @@ _POWERS: Final = tuple(10.0**digits for digits in range(23))  # the powers of te
 _PRODUCT_SCALE: Final = 18  # the scale of an annotation `Decimal`; products have at least this scale
 
 
-class Scaled(types.Type):
+class ScaledDecimal(types.Type):
     """The numba type of decimals with a scale."""
 
     def __init__(self, scale: int) -> None:
@@ -45,22 +45,22 @@ class Scaled(types.Type):
 
     def unify(self, typing: Any, other: types.Type) -> types.Type | None:
         """Return the common type of a variable with this type on one branch and `other` on another."""
-        return max(self, other, key=lambda each: each.scale) if isinstance(other, Scaled) else None
+        return max(self, other, key=lambda each: each.scale) if isinstance(other, ScaledDecimal) else None
 
     def can_convert_to(self, typing: Any, other: types.Type) -> Conversion | None:
         """Return the conversion to another type; None if there is none."""
-        return Conversion.safe if isinstance(other, Scaled) and other.scale >= self.scale else None
+        return Conversion.safe if isinstance(other, ScaledDecimal) and other.scale >= self.scale else None
 
 
-RAW: Final = Scaled(0)
+RAW: Final = ScaledDecimal(0)
 """The type with which functions calculate; they handle the scale themselves."""
 
 
-@register_model(Scaled)
+@register_model(ScaledDecimal)
 class _ScaledModel(models.PrimitiveModel):
     """128 bits in registers, and two words in memory, because records are aligned to eight bytes."""
 
-    def __init__(self, manager: Any, type_: Scaled) -> None:
+    def __init__(self, manager: Any, type_: ScaledDecimal) -> None:
         super().__init__(manager, type_, _WIDE)
 
     def get_data_type(self) -> Any:
@@ -139,8 +139,8 @@ def _chunks(digits: int) -> list[int]:
     return [10**_CHUNK] * (digits // _CHUNK) + ([10 ** (digits % _CHUNK)] if digits % _CHUNK else [])
 
 
-@lower_cast(Scaled, Scaled)
-def _rescale(context: Any, builder: Any, actual: Scaled, expected: Scaled, value: Any) -> Any:
+@lower_cast(ScaledDecimal, ScaledDecimal)
+def _rescale(context: Any, builder: Any, actual: ScaledDecimal, expected: ScaledDecimal, value: Any) -> Any:
     """Return a decimal with another scale; raise if that is not exact."""
     if expected.scale >= actual.scale:
         factor = 10 ** (expected.scale - actual.scale)
@@ -155,9 +155,9 @@ def _rescale(context: Any, builder: Any, actual: Scaled, expected: Scaled, value
     return builder.select(is_negative, builder.neg(quotient), quotient)
 
 
-@lower_cast(types.Boolean, Scaled)
-@lower_cast(types.Integer, Scaled)
-def _from_whole(context: Any, builder: Any, actual: types.Type, expected: Scaled, value: Any) -> Any:
+@lower_cast(types.Boolean, ScaledDecimal)
+@lower_cast(types.Integer, ScaledDecimal)
+def _from_whole(context: Any, builder: Any, actual: types.Type, expected: ScaledDecimal, value: Any) -> Any:
     widen = builder.zext if isinstance(actual, types.Boolean) else builder.sext
     return _rescale(context, builder, RAW, expected, widen(value, _WIDE))
 
@@ -170,7 +170,7 @@ def as_scale(typing: Any, value: Any, scale: Any) -> Any:
     """Return the same integer as a decimal with another scale, which is a constant."""
     if not isinstance(scale, types.IntegerLiteral):
         return None
-    result = signature(Scaled(scale.literal_value), value, scale)
+    result = signature(ScaledDecimal(scale.literal_value), value, scale)
     return result, lambda context, builder, sig, arguments: arguments[0]
 
 
@@ -192,7 +192,7 @@ def constant(typing: Any, value: Any) -> Any:
     if words is None:
         return None
     number = int.from_bytes(words.tobytes(), "little", signed=True)
-    return signature(Scaled(scale_of(kind)), value), lambda context, builder, sig, arguments: _WIDE(number)
+    return signature(ScaledDecimal(scale_of(kind)), value), lambda context, builder, sig, arguments: _WIDE(number)
 
 
 @intrinsic

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.errors import RejectedError
-from foldflight.ext.compiler.compiled import Compiled
+from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.compiled_scalar import CompiledScalar
 from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.mode import WAITS_TO_BE_COMPILED, Folding, Mode, Unsupported, at_line_of, line_of
 from foldflight.fold.scalar.evaluation import InterpretedScalar, Scalar
 from foldflight.functions.author.spec import AnyFunction, BoundFunction, BoundScalar, Methods, ScalarMethods
@@ -113,14 +113,14 @@ class Programs(Accelerator):
         """The folder to which compiled code is written; None if it is not kept."""
         return None if self._store is None else self._store.target
 
-    def accumulators(self, inner: Interpreted) -> GroupsAccumulator:
+    def accumulators(self, inner: InterpretedAccumulators) -> GroupsAccumulator:
         """Return accumulators that are compiled when it pays, or at once if the function is declared `compile=True`.
 
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
         find = self._finder(inner.bound, inner.methods)
-        return inner if find is None else Compiled(inner, find)
+        return inner if find is None else CompiledAccumulators(inner, find)
 
     def demand(self, bound: _Bound) -> None:
         """Compile a function that is declared `compile=True` and has no `open`; do nothing for all others.

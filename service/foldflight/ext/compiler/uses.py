@@ -77,7 +77,7 @@ class _Object:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _BoundMethod:
     """A method before its call."""
 
     of: Any
@@ -239,13 +239,17 @@ class _Reader:
 
     def call(self, call: ir.Expr) -> None:
         function = self.of(call.func)
-        if isinstance(function, _Bound) and function.name in _PUTTING:
+        if isinstance(function, _BoundMethod) and function.name in _PUTTING:
             positions = [position for position in _PUTTING[function.name] if position < len(call.args)]
             targets = (self.uses.keys, self.uses.values)
             for into, position in zip(targets, positions, strict=False):
                 self.put(into, function.of, self.of(call.args[position]))
                 self.name_object(self.path_of(function.of), call.args[position])
-        if isinstance(function, _Bound) and function.name in ("extend", "subtract", "update") and len(call.args) == 1:
+        if (
+            isinstance(function, _BoundMethod)
+            and function.name in ("extend", "subtract", "update")
+            and len(call.args) == 1
+        ):
             self.put_each(function.of, self.of(call.args[0]))
         name = getattr(getattr(function, "value", None), "__name__", "")
         if name in ("heappush", "heappushpop", "heapreplace", "insort_left", "insort_right") and len(call.args) == 2:
@@ -365,13 +369,13 @@ class _Reader:
 
     def attribute(self, base: Any, name: str) -> Any:
         if isinstance(base, _Place):
-            return self.member(base, name) or _Bound(base, name)
+            return self.member(base, name) or _BoundMethod(base, name)
         if isinstance(base, _Object) and type(base.value) not in (*_PLAIN, *_HOLDING):
             try:
                 return _Object(inspect.getattr_static(base.value, name))
             except AttributeError:
                 return None
-        return "int" if name in _ATTRIBUTES else _Bound(base, name)
+        return "int" if name in _ATTRIBUTES else _BoundMethod(base, name)
 
     def item(self, holder: Any, index: Any) -> Any:
         constant_index = index.value if isinstance(index, _Object) else None
@@ -423,7 +427,7 @@ class _Reader:
         return _kinds_of(_only(self.uses.values.get(path, ())) if contents is None else contents.value)
 
     def result(self, function: Any, arguments: list[Any]) -> Any:
-        if isinstance(function, _Bound):
+        if isinstance(function, _BoundMethod):
             if isinstance(function.of, _Place):
                 if function.name in ("get", "setdefault", "pop"):
                     return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)

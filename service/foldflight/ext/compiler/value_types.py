@@ -19,7 +19,7 @@ from numba.core.imputils import RefType, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_model
 
-from foldflight.ext.compiler.decimals import Scaled
+from foldflight.ext.compiler.decimals import ScaledDecimal
 from foldflight.ext.compiler.generated import INNER, register_jitable
 from foldflight.fold.machine_values import DECIMALS, MOMENTS, TEXTS, scale_of
 from foldflight.fold.mode import Unsupported
@@ -55,7 +55,7 @@ KINDS: Final[dict[str, types.Type]] = {
     "float": types.float64,
     "bool": types.boolean,
     **{kind: EncodedType(kind) for kind in ENCODED},
-    **{kind: Scaled(scale_of(kind)) for kind in DECIMALS},
+    **{kind: ScaledDecimal(scale_of(kind)) for kind in DECIMALS},
 }
 
 
@@ -148,7 +148,7 @@ def kind_of(type_: types.Type) -> str | None:
         return f"{inner}?" if inner in KINDS else None
     if isinstance(type_, types.NoneType):
         return "none"
-    if isinstance(type_, (EncodedType, Scaled)):
+    if isinstance(type_, (EncodedType, ScaledDecimal)):
         return type_.kind
     if isinstance(type_, types.Boolean):
         return "bool"

@@ -20,7 +20,7 @@ from foldflight.ext.conformance.strict import (
     ENGINE_FRAME_RULES,
     LIMITS,
     LostError,
-    Observed,
+    ObservedExchange,
     Provocation,
     Record,
     StrictServer,
@@ -48,14 +48,14 @@ class Refusing(Provocation):
 class Reopening(Provocation):
     """Sets `reopen` in all results."""
 
-    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
             observation.record.provoke()
             yield replace(reply, reopen=True)
         else:
             yield reply
 
-    def before(self, frame: Frame, observation: Observed) -> None:
+    def before(self, frame: Frame, observation: ObservedExchange) -> None:
         # The engine may have sent the first barrier before it read the results.
         if isinstance(frame, Barrier) and (observation.barriers_after_reopen or 0) > 1:
             observation.record.breach("reopen", "the engine sent two more barriers after results with `reopen`")
@@ -64,7 +64,7 @@ class Reopening(Provocation):
 class LosingChunk(Provocation):
     """Ends the connection after the first chunk with rows."""
 
-    def after(self, frame: Frame, observation: Observed) -> None:
+    def after(self, frame: Frame, observation: ObservedExchange) -> None:
         if isinstance(frame, Chunk) and frame.batch.num_rows and observation.record.provoke_once():
             raise LostError
 
@@ -72,7 +72,7 @@ class LosingChunk(Provocation):
 class LosingBarrier(Provocation):
     """Ends the connection at the second barrier of the run, when the engine has states to load again."""
 
-    def after(self, frame: Frame, observation: Observed) -> None:
+    def after(self, frame: Frame, observation: ObservedExchange) -> None:
         if isinstance(frame, Barrier) and observation.record.seen["Barrier"] > 1 and observation.record.provoke_once():
             raise LostError
 
@@ -83,7 +83,7 @@ class Parts(Provocation):
     def __init__(self, *, loses: bool) -> None:
         self._loses = loses
 
-    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:
         if not isinstance(reply, Results) or reply.batch.num_rows < 2:
             yield reply
             return
@@ -107,7 +107,7 @@ class Unknown(Provocation):
 class Logging(Provocation):
     """Sends more log records before results than the buffers of the connection hold."""
 
-    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:
+    def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
             observation.record.provoke()
             yield Log(tuple(LogRecord("info", "", "x" * 2048, {"line": str(line)}) for line in range(1000)))
@@ -130,7 +130,7 @@ class Silent(Provocation):
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
 
-    def after(self, frame: Frame, observation: Observed) -> None:
+    def after(self, frame: Frame, observation: ObservedExchange) -> None:
         if isinstance(frame, Barrier) and observation.record.provoke_once():
             if not observation.record.await_open(self._silence_s):
                 observation.record.breach("silence", f"the engine was still waiting after {self._silence_s:g} s")
@@ -143,7 +143,7 @@ class Failing(Provocation):
     def __init__(self, error: RejectedError | FunctionError) -> None:
         self._error = error
 
-    def after(self, frame: Frame, observation: Observed) -> None:
+    def after(self, frame: Frame, observation: ObservedExchange) -> None:
         if isinstance(frame, Barrier):
             observation.record.provoke()
             observation.record.refusing()

@@ -192,7 +192,7 @@ class Record:
 
 
 @dataclass
-class Observed:
+class ObservedExchange:
     """One exchange, and what its engine has sent so far.
 
     Args:
@@ -289,13 +289,13 @@ class Provocation:
     def opening(self, record: Record) -> None:
         """Called for each Open. Raise the error with which to refuse it."""
 
-    def before(self, frame: Frame, observation: Observed) -> None:
+    def before(self, frame: Frame, observation: ObservedExchange) -> None:
         """Called before a frame is folded. Raise LostError, or the error with which to refuse it."""
 
-    def after(self, frame: Frame, observation: Observed) -> None:
+    def after(self, frame: Frame, observation: ObservedExchange) -> None:
         """Called between folding a frame and answering it. Raise LostError, or the error with which to refuse it."""
 
-    def answers(self, reply: Frame, observation: Observed) -> Iterator[Frame]:  # noqa: ARG002
+    def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:  # noqa: ARG002
         """Yield the frames to send in place of a reply."""
         yield reply
 
@@ -403,7 +403,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         )
         try:
             self._check_columns(reader, context, opening.columns)
-            observation = Observed(exchange.open_reply, record)
+            observation = ObservedExchange(exchange.open_reply, record)
             self._send(writer, exchange.open_reply, observation, begin=exchange.open_reply.schema)
             try:
                 for message in messages:
@@ -424,7 +424,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             self.record.breach("open", problem)
             raise RejectedError("SCHEMA_MISMATCH", problem)
 
-    def _take(self, message: Message, exchange: ServerExchange, observation: Observed, writer: Any) -> None:
+    def _take(self, message: Message, exchange: ServerExchange, observation: ObservedExchange, writer: Any) -> None:
         frame = self._frame_of(message, observation)
         self._provocation.before(frame, observation)
         try:
@@ -440,7 +440,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 if isinstance(answer, Results) and answer.reopen and observation.barriers_after_reopen is None:
                     observation.barriers_after_reopen = 0
 
-    def _frame_of(self, message: Message, observation: Observed) -> EngineFrame:
+    def _frame_of(self, message: Message, observation: ObservedExchange) -> EngineFrame:
         try:
             frame = decode(message, Role.ENGINE)  # validates the batch; its size may only be read after that
         except RejectedError as error:
@@ -457,7 +457,9 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             raise AssertionError(f"the codec accepted {type(frame).__name__} from an engine")  # noqa: TRY004
         return frame
 
-    def _send(self, writer: Any, frame: Frame, observation: Observed, *, begin: pa.Schema | None = None) -> None:
+    def _send(
+        self, writer: Any, frame: Frame, observation: ObservedExchange, *, begin: pa.Schema | None = None
+    ) -> None:
         message = encode(frame, observation.opened.schema)
         changed_message = replace(message, metadata=self._provocation.metadata(message.metadata, self.record))
         self.record.write(writer, changed_message, begin=begin)

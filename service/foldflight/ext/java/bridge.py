@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import EMPTY, Interpreted
+from foldflight.fold.aggregate.interpreter import EMPTY, InterpretedAccumulators
 from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots
@@ -338,7 +338,7 @@ class JavaAccumulators(GroupsAccumulator):
         author: The `JavaClass`.
     """
 
-    def __init__(self, inner: Interpreted, loops: Any, author: Any) -> None:
+    def __init__(self, inner: InterpretedAccumulators, loops: Any, author: Any) -> None:
         self.inner = inner
         self._loops = loops
         self._demands = author.function.returns == "some"

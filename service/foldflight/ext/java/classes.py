@@ -621,12 +621,12 @@ class JavaClass:
                 "deserialize": lambda state: _require_accumulator(deserialize(array(state))),
             }
         if codec == "pickle":
-            return {"pickles": _Serialized(self.loops, array, self.accumulator.type)}
+            return {"pickles": _JavaSerialized(self.loops, array, self.accumulator.type)}
         return {}
 
 
 @dataclass(frozen=True)
-class _Serialized:
+class _JavaSerialized:
     """Serializes accumulators with Java's serialization instead of pickle."""
 
     loops: Any

@@ -117,7 +117,7 @@ def java() -> Any:
             "JAVA_HOME to another, or unset it and pip install 'foldflight[java-functions]'",
         )
     if not hasattr(_attached, "thread") and threading.current_thread() is not threading.main_thread():
-        _attached.thread = _Attached(jpype.JClass("java.lang.Thread"))
+        _attached.thread = _AttachedThread(jpype.JClass("java.lang.Thread"))
     return jpype
 
 
@@ -129,7 +129,7 @@ def _release() -> int:
     return int(jpype.getJVMVersion()[0])
 
 
-class _Attached:
+class _AttachedThread:
     """A thread-local value: when the thread ends, it is deleted, and detaches the thread from the virtual machine."""
 
     def __init__(self, thread: Any) -> None:

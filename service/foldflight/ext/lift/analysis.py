@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from foldflight.ext.lift.execution import Known, Raised, Record, Run, Tuple, runs
+from foldflight.ext.lift.execution import KnownObject, RaisingRun, Record, Run, Tuple, runs
 from foldflight.ext.lift.tree import (
     NONE,
     TRUE,
@@ -323,11 +323,11 @@ class _Subject:
     def _starts(self) -> dict[str, Any]:
         """Return the fields of a new accumulator, which must be constants."""
         outcomes = list(runs(lambda run: self._values(run, self._create(run)), lambda _: False))
-        if len(outcomes) != 1 or isinstance(outcomes[0][1], Raised):
+        if len(outcomes) != 1 or isinstance(outcomes[0][1], RaisingRun):
             raise Unsupported("create_accumulator raises, or depends on something")
         starts: dict[str, Any] = {}
         for name, value in outcomes[0][1].items():
-            if isinstance(value, Known):
+            if isinstance(value, KnownObject):
                 starts[name] = self._zero(name, value.of)
                 continue
             if not isinstance(value, Expr) or not value.is_const:
@@ -412,7 +412,7 @@ class _Subject:
         if result != NONE or self.bound.function.returns != "may":
             accumulator = result
         if accumulator == NONE and self.bound.function.returns != "always":
-            raise Raised("the method returns None in the place of the accumulator")
+            raise RaisingRun("the method returns None in the place of the accumulator")
         values = self._values(run, accumulator)
         return {name: self._resolve(run, name, value) for name, value in values.items()}
 
@@ -435,7 +435,7 @@ class _Subject:
 
         effects = []
         for run, result in runs(execute, self._nullable):
-            if isinstance(result, Raised):
+            if isinstance(result, RaisingRun):
                 effects.append(_Effect(run.facts, None, str(result), result.by_null))
             else:
                 effects.append(_Effect(run.facts, result))
@@ -474,7 +474,7 @@ class _Subject:
         failures: list[Failure] = []
         for run, value in runs(execute, self._nullable, divides=True):
             when = _Case(run.facts, ()).when
-            if isinstance(value, Raised):
+            if isinstance(value, RaisingRun):
                 failures.append(Failure(when, str(value)))
             else:
                 parts.append(Case(when, value))

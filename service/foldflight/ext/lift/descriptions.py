@@ -20,7 +20,7 @@ from foldflight.functions.author.spec import BoundFunction, ClassForm
 
 _UNKNOWN: Final = "the server does not tell; it is of an older version"
 _KNOWN_MAX: Final = 1024
-_known: dict[tuple[Any, ...], tuple[_Reached, str]] = {}
+_known: dict[tuple[Any, ...], tuple[_ReachableCode, str]] = {}
 # Functions and classes whose members are compared; a method that reaches more of them is analysed each time.
 _REACHED_MAX: Final = 256
 # Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE of CPython.
@@ -42,7 +42,7 @@ def lift_text(bound: BoundFunction) -> str:
     cached_entry = _known.get(key)
     if cached_entry is not None and cached_entry[0].is_unchanged():
         return cached_entry[1]
-    reached_code = _Reached.of(function.cls)
+    reached_code = _ReachableCode.of(function.cls)
     text = _text(bound)
     if reached_code is not None:
         while len(_known) >= _KNOWN_MAX:
@@ -52,7 +52,7 @@ def lift_text(bound: BoundFunction) -> str:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _ReachableCode:
     """All code and constants that methods of a class may reach by name, as they were when it was analysed.
 
     A method may be replaced after that, or a function or constant that it uses. The objects are kept, so that no other
@@ -73,7 +73,7 @@ class _Reached:
     texts: list[tuple[object, str]]
 
     @classmethod
-    def of(cls, author: type) -> _Reached | None:
+    def of(cls, author: type) -> _ReachableCode | None:
         """Return what a class reaches; None if that is too much."""
         classes: list[tuple[type, tuple[type, ...]]] = []
         bodies: dict[int, Mapping[str, Any]] = {}

@@ -67,7 +67,7 @@ _OPERATORS: Final = {
 }
 
 
-class Raised(Exception):  # noqa: N818 - what the author's method does, not a failure of the analysis
+class RaisingRun(Exception):  # noqa: N818 - what the author's method does, not a failure of the analysis
     """The method raises for the rows of this run.
 
     Args:
@@ -119,14 +119,14 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownObject:
     """A Python object that the methods use: a module, a class, a function, or a Decimal that a sum starts with."""
 
     of: Any
 
 
 @dataclass(frozen=True, eq=False)
-class _Bound:
+class _BoundMethod:
     """A method with its receiver."""
 
     function: FunctionType
@@ -217,7 +217,7 @@ def runs(
         run = Run(trail, nullable, divides=divides)
         try:
             result: Any = execute(run)
-        except Raised as error:
+        except RaisingRun as error:
             result = error
         pending += [[*run.decided[:index], False] for index in range(len(trail), len(run.decided))]
         yield run, result
@@ -273,7 +273,7 @@ class _StackFrame:
         try:
             bound = inspect.signature(self.function, follow_wrapped=False).bind(*self.arguments, **self.named)
         except TypeError as error:
-            raise Raised(f"TypeError: {error}") from None
+            raise RaisingRun(f"TypeError: {error}") from None
         for name, parameter in bound.signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 raise self.unsupported("it takes **keywords")
@@ -301,7 +301,7 @@ class _StackFrame:
         if type(value) is tuple and all(type(each) in _CONSTANTS for each in value):
             return Tuple(tuple(self.constant(each, what) for each in value))
         if type(value) is decimal.Decimal:
-            return Known(value)
+            return KnownObject(value)
         raise self.unsupported(f"{what} is {type(value).__name__}, not a number, text, truth value or None")
 
     # --- statements -----------------------------------------------------------------------------------------------
@@ -334,10 +334,10 @@ class _StackFrame:
             case ast.Return(value=value):
                 raise _Return(NONE if value is None else self.value(value))
             case ast.Raise():
-                raise Raised(f"{ast.unparse(statement)} ({self.where})")
+                raise RaisingRun(f"{ast.unparse(statement)} ({self.where})")
             case ast.Assert(test=test):
                 if __debug__ and not self.truth(self.value(test)):
-                    raise Raised(f"{ast.unparse(statement)} ({self.where})")
+                    raise RaisingRun(f"{ast.unparse(statement)} ({self.where})")
             case _:
                 name = type(statement).__name__.lower()
                 raise self.unsupported(f"it uses `{name}`, and only conditions, assignments and calls are lifted")
@@ -409,16 +409,16 @@ class _StackFrame:
         if name in code.co_freevars or name in code.co_cellvars:
             raise self.unsupported(f"it uses {name} of an enclosing function")
         if name in code.co_varnames:
-            raise Raised(f"UnboundLocalError: {name} ({self.where})")
+            raise RaisingRun(f"UnboundLocalError: {name} ({self.where})")
         if name in self.function.__globals__:
             target = self.function.__globals__[name]
             if isinstance(target, (FunctionType, ModuleType, type)) or inspect.isbuiltin(target):
-                return Known(target)
+                return KnownObject(target)
             self.check_global(name, target)
             return self.constant(target, name)
         if hasattr(builtins, name):
-            return Known(getattr(builtins, name))
-        raise Raised(f"NameError: {name} ({self.where})")
+            return KnownObject(getattr(builtins, name))
+        raise RaisingRun(f"NameError: {name} ({self.where})")
 
     def check_global(self, name: str, value: Any) -> None:
         """Raise Unsupported unless a global is assigned once, in its module, and still has that value."""
@@ -455,21 +455,21 @@ class _StackFrame:
             return self.of_instance(owner, name)
         if isinstance(owner, Tuple) and name in getattr(owner.cls, "_fields", ()):
             return owner.items[owner.cls._fields.index(name)]  # type: ignore[attr-defined]
-        if isinstance(owner, Known) and isinstance(owner.of, ModuleType):
+        if isinstance(owner, KnownObject) and isinstance(owner.of, ModuleType):
             attribute = getattr(owner.of, name, None)
             if owner.of is math and isinstance(attribute, float):
                 return self.constant(attribute, f"math.{name}")
             if isinstance(attribute, FunctionType) or inspect.isbuiltin(attribute) or attribute is decimal.Decimal:
-                return Known(attribute)
+                return KnownObject(attribute)
         raise self.unsupported(f"it uses the attribute {name} of something other than the accumulator and self")
 
     def of_class(self, owner: Any, cls: type, name: str) -> Any:
         """Return an attribute of the class, for an object that has none of this name."""
         attribute = inspect.getattr_static(cls, name, None)
         if isinstance(attribute, FunctionType):
-            return _Bound(attribute, owner)
+            return _BoundMethod(attribute, owner)
         if isinstance(attribute, staticmethod) and isinstance(attribute.__func__, FunctionType):
-            return Known(attribute.__func__)
+            return KnownObject(attribute.__func__)
         if type(attribute) in (*_CONSTANTS, decimal.Decimal) and name in {
             each for base in cls.__mro__ for each in vars(base)
         }:
@@ -501,7 +501,7 @@ class _StackFrame:
         if not isinstance(value, Expr):
             raise self.unsupported(f"it computes {ast.unparse(node)!r} with something other than numbers")
         if self.running.is_null(value):
-            raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
+            raise RaisingRun(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
         return value
 
     def number(self, value: Any, node: ast.AST) -> Expr:
@@ -527,7 +527,7 @@ class _StackFrame:
         """Return the quotient of two numbers, rounded once."""
         zero = const(0) if other.kind == "int" else const(0.0)
         if self.running.decide(compare("eq", other, zero)):
-            raise Raised(f"ZeroDivisionError: {ast.unparse(node)} ({self.where})")
+            raise RaisingRun(f"ZeroDivisionError: {ast.unparse(node)} ({self.where})")
         are_whole = {one.kind, other.kind} == {"int"}
         fit = all(each.low >= -_LONG_MAX and each.high < _LONG_MAX for each in (one, other))
         if are_whole and fit and self.running.divides:
@@ -623,7 +623,7 @@ class _StackFrame:
             case ast.Is() | ast.IsNot():
                 if left == NONE:
                     left, right = right, left
-                if right != NONE or isinstance(left, Known):
+                if right != NONE or isinstance(left, KnownObject):
                     raise self.unsupported(f"it uses `is` with something other than None in {ast.unparse(node)!r}")
                 return const(self.running.is_null(left) is isinstance(op, ast.Is))
             case ast.In() | ast.NotIn():
@@ -662,7 +662,7 @@ class _StackFrame:
         if not isinstance(left, Expr) or not isinstance(right, Expr):
             raise self.unsupported(f"it compares objects in {ast.unparse(node)!r}")
         if self.running.is_null(left) or self.running.is_null(right):
-            raise Raised(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
+            raise RaisingRun(f"TypeError: {ast.unparse(node)} with None, a NULL value ({self.where})", by_null=True)
         return compare(op, *self.comparable(left, right, node))
 
     def comparable(self, left: Expr, right: Expr, node: ast.AST) -> tuple[Expr, Expr]:
@@ -701,9 +701,9 @@ class _StackFrame:
         if any(each.arg is None for each in keywords):
             raise self.unsupported(f"it passes **keywords in {ast.unparse(node)!r}")
         by_name = {str(each.arg): self.value(each.value) for each in keywords}
-        if isinstance(target, _Bound):
+        if isinstance(target, _BoundMethod):
             return self.inner(target.function, [target.receiver, *values], by_name)
-        if not isinstance(target, Known):
+        if not isinstance(target, KnownObject):
             raise self.unsupported(f"it calls {ast.unparse(function)}, which is not a plain function or method")
         callee = target.of
         if isinstance(callee, FunctionType):
@@ -729,7 +729,7 @@ class _StackFrame:
             defaults_used = {each: self.constant(defaults[each], each) for each in fields if each in defaults}
             items = defaults_used | items
             if items.keys() != set(fields) or len(arguments) > len(fields):
-                raise Raised(f"TypeError: {cls.__name__} is created with other arguments ({self.where})")
+                raise RaisingRun(f"TypeError: {cls.__name__} is created with other arguments ({self.where})")
             return Tuple(tuple(items[each] for each in fields), cls)
         bases = [base for base in cls.__mro__ if base is not object]
         is_special = type(cls) not in (type, abc.ABCMeta) or any("__new__" in vars(base) for base in bases)
@@ -743,7 +743,7 @@ class _StackFrame:
         elif isinstance(init, FunctionType):
             self.inner(init, [record, *arguments], keywords)
         elif arguments or keywords:
-            raise Raised(f"TypeError: {cls.__name__} takes no arguments ({self.where})")
+            raise RaisingRun(f"TypeError: {cls.__name__} takes no arguments ({self.where})")
         return record
 
     def fill(self, record: Record, arguments: list[Any], keywords: dict[str, Any]) -> None:
@@ -761,7 +761,7 @@ class _StackFrame:
             elif not _is_missing(each.default):
                 record.attributes[each.name] = self.constant(each.default, each.name)
             else:
-                raise Raised(f"TypeError: {record.cls.__name__} is created without {each.name} ({self.where})")
+                raise RaisingRun(f"TypeError: {record.cls.__name__} is created without {each.name} ({self.where})")
 
 
 def _is_missing(default: object) -> bool:
@@ -884,14 +884,14 @@ def _float(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
     return caller.floating(caller.number(_one(caller, arguments, node), node), node)
 
 
-def _decimal(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Known:
+def _decimal(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> KnownObject:
     value = _one(caller, arguments, node)
     if not isinstance(value, Expr) or not value.is_const or value.kind not in ("int", "string"):
         raise caller.unsupported(f"it makes a Decimal of something other than a constant in {ast.unparse(node)!r}")
     try:
-        return Known(decimal.Decimal(value.value))
+        return KnownObject(decimal.Decimal(value.value))
     except decimal.InvalidOperation:
-        raise Raised(f"InvalidOperation: {ast.unparse(node)} ({caller.where})") from None
+        raise RaisingRun(f"InvalidOperation: {ast.unparse(node)} ({caller.where})") from None
 
 
 def _test_operand(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
@@ -924,7 +924,7 @@ def _isinstance(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Exp
         raise caller.unsupported(f"it uses {ast.unparse(node)!r}")
     value, classes = arguments
     members = classes.items if isinstance(classes, Tuple) else (classes,)
-    classes = [each.of for each in members if isinstance(each, Known)]
+    classes = [each.of for each in members if isinstance(each, KnownObject)]
     if len(classes) < len(members) or not all(isinstance(each, type) for each in classes):
         raise caller.unsupported(f"it asks for something other than types in {ast.unparse(node)!r}")
     if any(type(each) is not type for each in classes):

@@ -41,7 +41,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.batch.tasks import FinalFold, Folding
+from foldflight.engine.batch.tasks import BatchFold, FinalFold
 from foldflight.engine.query.blocks import gather
 from foldflight.engine.query.layout import LIVE, QueryLayout
 from foldflight.engine.query.query import Query
@@ -252,12 +252,12 @@ class LiftedFold(FinalFold):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Finish the groups of one partition."""
-        with Folding(self.query, states=False, outputs=True) as folding:
+        with BatchFold(self.query, states=False, outputs=True) as batch_fold:
             for block in gather(map(self._unpack, batches), self.input, self.query.bounds):
-                yield from self._take_results(folding)
-                self._load(folding, block)
-                folding.barrier()
-            yield from self._take_results(folding)
+                yield from self._take_results(batch_fold)
+                self._load(batch_fold, block)
+                batch_fold.barrier()
+            yield from self._take_results(batch_fold)
 
     def _unpack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch with the columns of `input`, whose aggregates may be in one column."""
@@ -266,19 +266,19 @@ class LiftedFold(FinalFold):
         columns = [*(batch.column(name) for name in self.layout.keys.names), *batch.column(AGGREGATES).flatten()]
         return pa.RecordBatch.from_arrays(columns, names=self.input.names)
 
-    def _load(self, folding: Folding, block: pa.RecordBatch) -> None:
-        slots = folding.groups.slots(block)
+    def _load(self, batch_fold: BatchFold, block: pa.RecordBatch) -> None:
+        slots = batch_fold.groups.slots(block)
         if self.layout.has_kinds:
-            folding.groups.live[slots] = block.column(LIVE).fill_null(0).to_numpy()
+            batch_fold.groups.live[slots] = block.column(LIVE).fill_null(0).to_numpy()
         states = []
         for index, plan in enumerate(self.plans):
             try:
                 states.append(self._states(index, plan, block))
             except (SumOverflow, FieldOverflow) as error:
                 function = self.query.open_request.calls[index].function
-                group = folding.groups.name(int(slots[error.index]))
+                group = batch_fold.groups.name(int(slots[error.index]))
                 raise _overflow(function, error, group) from None
-        folding.exchange.states(slots, states)
+        batch_fold.exchange.states(slots, states)
 
     def _states(self, index: int, plan: LiftPlan, block: pa.RecordBatch) -> pa.Array:
         type_ = self.layout.states.field(index).type

@@ -80,14 +80,14 @@ class RecordedAnswers:
         check: Check,  # noqa: ARG002
     ) -> SharedInstance[M]:
         """Return an instance that is not opened."""
-        return _Unopened(bound.instantiate())
+        return _UnopenedInstance(bound.instantiate())
 
 
 class RecordedError(Exception):
     """The error of a call as a recording has it."""
 
 
-class _Unopened(Generic[M]):
+class _UnopenedInstance(Generic[M]):
     def __init__(self, methods: M) -> None:
         self.methods = methods
 

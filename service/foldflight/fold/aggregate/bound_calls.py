@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.aggregate.bundle_accumulators import Bundled
+from foldflight.fold.aggregate.bundle_accumulators import BundleAccumulators
 from foldflight.fold.aggregate.distinct import ROWS, Distinct, RowsSerializer, key_type
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted
-from foldflight.fold.aggregate.row_multiset import Counted, counted_serializer
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
+from foldflight.fold.aggregate.row_multiset import RowMultiset, counted_serializer
 from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.aggregate.vectorised_accumulators import vectorised_accumulators
-from foldflight.fold.aggregate.view_accumulators import AskView, Viewed
+from foldflight.fold.aggregate.view_accumulators import AskView, ViewAccumulators
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
 from foldflight.fold.request import Options, Resources
 from foldflight.functions.author.context import FunctionContext
@@ -171,14 +171,16 @@ class BoundCall:
         context = FunctionContext(
             bound.function.name, job_parameters=options.job_parameters, metrics=resources.metrics, log=resources.log
         )
-        inner: Interpreted
+        inner: InterpretedAccumulators
         if bound.views:
             asks = None if self.is_counted else ask
-            inner = Viewed(bound, context=context, signer=signer, failures=failures, ask=asks)
+            inner = ViewAccumulators(bound, context=context, signer=signer, failures=failures, ask=asks)
         elif bound.function.bundled:
-            inner = Bundled(bound, context=context, signer=signer, failures=failures)
+            inner = BundleAccumulators(bound, context=context, signer=signer, failures=failures)
         else:
-            inner = Interpreted(bound, context=context, signer=signer, failures=failures, resources=resources)
+            inner = InterpretedAccumulators(
+                bound, context=context, signer=signer, failures=failures, resources=resources
+            )
         try:
             folding = _fastest(inner, resources.accelerator)
             if self.rows is not None:
@@ -186,7 +188,7 @@ class BoundCall:
                 return Distinct(folding, bound, self.rows, failures=failures, ask=ask)
             if not self.is_counted:
                 return folding
-            return Counted(
+            return RowMultiset(
                 folding,
                 bound=bound,
                 failures=failures,
@@ -201,11 +203,11 @@ class BoundCall:
             raise
 
 
-def _fastest(inner: Interpreted, accelerator: Accelerator) -> GroupsAccumulator:
+def _fastest(inner: InterpretedAccumulators, accelerator: Accelerator) -> GroupsAccumulator:
     """Return the fastest accumulators for the function of an interpreter. Raises RejectedError SIGNATURE."""
     if inner.methods.loops is not None:
         return inner.methods.loops(inner)
-    if isinstance(inner, (Bundled, Viewed)):
+    if isinstance(inner, (BundleAccumulators, ViewAccumulators)):
         return inner
     in_table = vectorised_accumulators(inner) if inner.bound.function.folds_many else None
     return in_table or accelerator.accumulators(inner)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.state_codecs import UnconvertibleState
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
@@ -25,8 +25,8 @@ from foldflight.functions.author.segments import Applied, Segment
 from foldflight.functions.types.values import exact_types
 
 
-class Bundled(Interpreted):
-    """Accumulators as Python objects, each with its value if that is known. It has the arguments of `Interpreted`."""
+class BundleAccumulators(InterpretedAccumulators):
+    """Accumulators as Python objects, each with its value if that is known. It has the arguments of its base class."""
 
     _value_method = "fold_bundle"
 

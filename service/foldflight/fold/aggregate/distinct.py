@@ -4,7 +4,7 @@ The view has the times of each row: how often it was added and not retracted. Th
 and retracts a row that disappears. So a value needs only the rows of the epoch, and only their entries are
 read and written.
 
-`Counted` has the same results for engines that keep no views. Its states, which have all rows, are converted by
+`RowMultiset` has the same results for engines that keep no views. Its states, which have all rows, are converted by
 `migrate`.
 """
 
@@ -203,7 +203,7 @@ class Distinct(GroupsAccumulator):
             self._rows[slot] = self._learn(slot, part)
 
     def migrate(self, slots: Slots, states: pa.Array, origin: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
-        """Take states of `Counted`, or complete states of another version, and fold their rows anew."""
+        """Take states of `RowMultiset`, or complete states of another version, and fold their rows anew."""
         try:
             rows, times = self._rows_in(slots, states)
         except RejectedError as error:

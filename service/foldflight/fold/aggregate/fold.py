@@ -17,9 +17,9 @@ from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls, demand_instance, result_schema, written_by
 from foldflight.fold.aggregate.distinct import Distinct
 from foldflight.fold.aggregate.groups_accumulator import CachedView, GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted, cannot_retract
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators, cannot_retract
 from foldflight.fold.aggregate.state_codecs import StateOrigin
-from foldflight.fold.aggregate.view_accumulators import Viewed
+from foldflight.fold.aggregate.view_accumulators import ViewAccumulators
 from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
 from foldflight.fold.request import Options, Request, Resources
@@ -114,7 +114,7 @@ class Fold:
                 ask = None if self._ask is None else functools.partial(self._ask_view, index)
                 accumulators = call.accumulators(options, resources, self.failures, ask)
                 self._accumulators.append(accumulators)
-        except BaseException:  # also `Unanswered`, and interrupts
+        except BaseException:  # also `UnansweredQuestion`, and interrupts
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise
@@ -182,10 +182,10 @@ class Fold:
                 )
             accumulators.take_entries(slots, states)
 
-    def _accumulators_with_views(self) -> Iterator[tuple[int, Viewed | Distinct]]:
+    def _accumulators_with_views(self) -> Iterator[tuple[int, ViewAccumulators | Distinct]]:
         """Yield the accumulators with views whose entries the engine keeps, with the numbers of their calls."""
         for index, each in enumerate(self._accumulators):
-            if isinstance(each, (Viewed, Distinct)) and self._ask is not None:
+            if isinstance(each, (ViewAccumulators, Distinct)) and self._ask is not None:
                 yield index, each
 
     def _ask_view(
@@ -345,7 +345,7 @@ class Fold:
         """Return the values of n slots of the first call, twice, without copying the accumulators in between."""
         accumulators, slots = self._accumulators[0], np.arange(count, dtype=np.int32)
         inner = getattr(accumulators, "inner", accumulators)
-        if self.calls[0].is_counted or not isinstance(inner, Interpreted):
+        if self.calls[0].is_counted or not isinstance(inner, InterpretedAccumulators):
             return accumulators.evaluate(slots).to_pylist(), accumulators.evaluate(slots).to_pylist()
         states = inner.decode(slots, accumulators.state(slots))
         first, second = (inner.values_of(slots, states).to_pylist() for _ in range(2))
@@ -429,7 +429,7 @@ class Fold:
     @property
     def largest_view(self) -> CachedView | None:
         """The view with the most entries in memory; None if there are no views. Another thread may ask."""
-        largest = [each.largest_view for each in self._accumulators if isinstance(each, (Viewed, Distinct))]
+        largest = [each.largest_view for each in self._accumulators if isinstance(each, (ViewAccumulators, Distinct))]
         return max((each for each in largest if each is not None), default=None)
 
     def _empty(self, slots: Slots) -> None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.readonly_proof import Reading, is_harmless
-from foldflight.fold.aggregate.state_codecs import StateOrigin, Typed, UnconvertibleState, state_codec
+from foldflight.fold.aggregate.readonly_proof import ReadFacts, is_harmless
+from foldflight.fold.aggregate.state_codecs import StateOrigin, TypedCodec, UnconvertibleState, state_codec
 from foldflight.fold.coroutines import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
@@ -90,7 +90,7 @@ class Method:
         return accumulator
 
 
-class Interpreted(GroupsAccumulator):
+class InterpretedAccumulators(GroupsAccumulator):
     """Accumulators as Python objects.
 
     Args:
@@ -439,7 +439,7 @@ class Interpreted(GroupsAccumulator):
         """
         slots = np.unique(slots)
         slots = slots[~np.isin(slots, self.absent(slots))]
-        if not isinstance(self.codec, Typed) or self.codec.keeps(self.accumulators_of(slots)):
+        if not isinstance(self.codec, TypedCodec) or self.codec.keeps(self.accumulators_of(slots)):
             return {}
         return self._by_state(slots)
 
@@ -596,7 +596,7 @@ class Interpreted(GroupsAccumulator):
         serializer = self.bound.serializer
         fields = set() if serializer is None else field_names(serializer)
         own = {name for name, value in getattr(instance, "__dict__", {}).items() if is_harmless(value)}
-        proof = Reading(
+        proof = ReadFacts(
             classes=[each for each in (type(instance), type_) if each.__module__ not in ("builtins", "collections")],
             fields=fields | own,
             has_known_types=serializer is not None and has_plain_parts(serializer),

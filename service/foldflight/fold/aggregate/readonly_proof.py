@@ -67,7 +67,7 @@ _METHODS: Final = (FunctionType, staticmethod, classmethod, property)
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadFacts:
     """Facts about the accumulators and the instance that a method reads.
 
     Args:

@@ -84,7 +84,7 @@ class _Equal(NamedTuple):
     born: Positions
 
 
-class Counted(GroupsAccumulator):
+class RowMultiset(GroupsAccumulator):
     """Distinct rows with their counts, by slot.
 
     Args:

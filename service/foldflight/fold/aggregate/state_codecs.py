@@ -48,7 +48,7 @@ class StateCodec(ABC):
 
     arrow: pa.DataType
 
-    def keeps(self, accumulators: Sequence[Any]) -> bool:  # noqa: ARG002 - as in `Typed`
+    def keeps(self, accumulators: Sequence[Any]) -> bool:  # noqa: ARG002 - as in `TypedCodec`
         """Return whether encoding and decoding n accumulators certainly returns equal ones. False if it is unknown."""
         return False
 
@@ -84,7 +84,7 @@ _WIDER: Final = (
 )
 
 
-class Typed(StateCodec):
+class TypedCodec(StateCodec):
     """Encodes accumulators as Arrow values of the type that the function declares."""
 
     def __init__(self, function: str, serializer: StateSerializer) -> None:
@@ -120,7 +120,7 @@ def unreadable(function: str, why: str) -> RejectedError:
     return RejectedError("STATE_MISMATCH", f"a state of {function} cannot be read: {why}", function=function)
 
 
-class _Enveloped(StateCodec):
+class _EnvelopedCodec(StateCodec):
     arrow = pa.binary()
 
     def __init__(self, bound: BoundFunction) -> None:
@@ -243,7 +243,7 @@ def _no_key(function: str, why: str) -> RejectedError:
     )
 
 
-class Custom(_Enveloped):
+class Custom(_EnvelopedCodec):
     """The bytes from the author's `serialize`, with a checksum."""
 
     def __init__(self, bound: BoundFunction, methods: Methods) -> None:
@@ -274,7 +274,7 @@ class Custom(_Enveloped):
             raise user_failure(self.function, "deserialize", error) from error
 
 
-class Pickled(_Enveloped):
+class PickledCodec(_EnvelopedCodec):
     """Signed pickles, or signed states of the function's own `pickles`."""
 
     def __init__(self, bound: BoundFunction, methods: Methods, signer: StateSigner) -> None:
@@ -333,10 +333,10 @@ def state_codec(bound: BoundFunction, methods: Methods, signer: StateSigner | No
         return Custom(bound, methods)
     if codec == "typed":
         assert bound.serializer is not None
-        return Typed(bound.function.name, bound.serializer)
+        return TypedCodec(bound.function.name, bound.serializer)
     if signer is None:
         raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
-    return Pickled(bound, methods, signer)
+    return PickledCodec(bound, methods, signer)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
-from foldflight.fold.aggregate.interpreter import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.interpreter import InterpretedAccumulators, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.record_layout import (
     Table,
     fill_nulls,
@@ -36,7 +36,7 @@ _logger: Final = logging.getLogger(__name__)
 _NO_SLOTS: Final = np.zeros(0, np.intp)
 
 
-def vectorised_accumulators(inner: Interpreted) -> Vectorised | None:
+def vectorised_accumulators(inner: InterpretedAccumulators) -> VectorisedAccumulators | None:
     """Return accumulators for the function's vectorised methods; None if its accumulators fit no table.
 
     Args:
@@ -46,7 +46,7 @@ def vectorised_accumulators(inner: Interpreted) -> Vectorised | None:
     if isinstance(fresh, str):
         _log_once(inner.name, fresh)
         return None
-    return Vectorised(inner, fresh)
+    return VectorisedAccumulators(inner, fresh)
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,7 +54,7 @@ def _log_once(name: str, why: str) -> None:
     _logger.info("the vectorised methods of %s are not used: %s", name, why)
 
 
-class Vectorised(GroupsAccumulator):
+class VectorisedAccumulators(GroupsAccumulator):
     """Accumulators in a table.
 
     Args:
@@ -62,7 +62,7 @@ class Vectorised(GroupsAccumulator):
         fresh: A table of one new accumulator.
     """
 
-    def __init__(self, inner: Interpreted, fresh: Table) -> None:
+    def __init__(self, inner: InterpretedAccumulators, fresh: Table) -> None:
         self.inner = inner
         self._name = inner.name
         self._fresh = fresh

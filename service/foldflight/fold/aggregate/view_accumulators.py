@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import CachedView
-from foldflight.fold.aggregate.interpreter import EMPTY, Interpreted, cannot_merge
+from foldflight.fold.aggregate.interpreter import EMPTY, InterpretedAccumulators, cannot_merge
 from foldflight.fold.aggregate.state_codecs import StateOrigin, unreadable
 from foldflight.fold.failures import Failures
 from foldflight.fold.pickles import StateSigner
@@ -394,7 +394,7 @@ def largest_of(views: Iterable[CachedView]) -> CachedView | None:
     return largest if largest is not None and largest.entries else None
 
 
-class Viewed(Interpreted):
+class ViewAccumulators(InterpretedAccumulators):
     """Accumulators with views, as Python objects.
 
     Args:

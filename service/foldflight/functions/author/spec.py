@@ -256,7 +256,7 @@ class FunctionKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Registered(ABC):
+class RegisteredFunction(ABC):
     """The base class of all registered functions: a name, typed arguments and a typed result.
 
     Args:
@@ -283,7 +283,7 @@ class Registered(ABC):
     skip_nulls: bool = False
     parameters: tuple[Parameter, ...] = ()
     compile: bool | Literal["auto"] = "auto"
-    zoned: Registered | None = field(default=None, compare=False, repr=False)
+    zoned: RegisteredFunction | None = field(default=None, compare=False, repr=False)
     defaults: Mapping[str, Any] = field(default_factory=dict, compare=False)
     bounds: CallBounds | None = None
 
@@ -464,7 +464,7 @@ class Registered(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Function(Registered):
+class Function(RegisteredFunction):
     """A registered aggregate function. States of another version are converted by `migrate`, or else refused.
 
     Args:
@@ -596,7 +596,7 @@ def _text(value: Any) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def literal_texts(function: Registered, call_literals: Mapping[str, Any], arguments: int) -> dict[str, str]:
+def literal_texts(function: RegisteredFunction, call_literals: Mapping[str, Any], arguments: int) -> dict[str, str]:
     """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint.
 
     So are the defaults of arguments that the call leaves out. `arguments` is the number of arguments in the call.
@@ -681,7 +681,7 @@ class ScalarMethods:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalarFunction(Registered):
+class ScalarFunction(RegisteredFunction):
     """A registered scalar or table function. The result of a table function is a struct, whose fields are the columns.
 
     Args:

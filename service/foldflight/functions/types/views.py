@@ -89,7 +89,7 @@ def normal_key(key: Any) -> Any:
     return key
 
 
-class _Reading(Generic[T]):
+class _MapIterable(Generic[T]):
     """The keys, values or entries of a map, read each time anew."""
 
     def __init__(self, read: Callable[[], Iterator[T]], contains: Callable[[Any], bool] | None = None) -> None:
@@ -192,15 +192,15 @@ class MapView(Generic[K, V]):
 
     def items(self) -> Iterable[tuple[K, V]]:
         """Return all entries, as pairs."""
-        return _Reading(self._pairs)
+        return _MapIterable(self._pairs)
 
     def keys(self) -> Iterable[K]:
         """Return all keys."""
-        return _Reading(self.__iter__, self.__contains__)
+        return _MapIterable(self.__iter__, self.__contains__)
 
     def values(self) -> Iterable[V]:
         """Return all values."""
-        return _Reading(lambda: (value for _, value in self._pairs()))
+        return _MapIterable(lambda: (value for _, value in self._pairs()))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class MapView(Generic[K, V]):
         return dict.__len__(self._entries)
 
 
-class _Absent:
+class _MissingMethod:
     """Takes the place of a method of `dict` that maps in accumulators do not have."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -348,7 +348,7 @@ class PlainMap(MapView[Any, Any], dict[Any, Any]):  # type: ignore[misc]  # the 
     clear = _dict.clear
     update = put_all = _dict.update
     __or__ = __ror__ = __reversed__ = _nothing
-    copy, fromkeys, popitem = _Absent(), _Absent(), _Absent()
+    copy, fromkeys, popitem = _MissingMethod(), _MissingMethod(), _MissingMethod()
 
     @property
     def _entries(self) -> dict[Any, Any]:  # type: ignore[override]  # it is the map itself
@@ -358,10 +358,10 @@ class PlainMap(MapView[Any, Any], dict[Any, Any]):  # type: ignore[misc]  # the 
         return not dict.__len__(self)
 
     def keys(self) -> Any:
-        return _Reading(lambda: dict.__iter__(self), self.__contains__)
+        return _MapIterable(lambda: dict.__iter__(self), self.__contains__)
 
     def values(self) -> Any:
-        return _Reading(lambda: iter(dict.values(self)))
+        return _MapIterable(lambda: iter(dict.values(self)))
 
 
 class ListView(Generic[T]):
@@ -392,7 +392,7 @@ class ListView(Generic[T]):
 
     def get(self) -> Iterable[T]:
         """Return all items, in order."""
-        return _Reading(self.__iter__)
+        return _MapIterable(self.__iter__)
 
     def add(self, value: T) -> None:
         """Append an item."""

@@ -362,7 +362,7 @@ class Metrics:
         return Histogram(name, row.doc, row.labels, registry=self.registry, buckets=_BUCKETS[name])
 
 
-class _Shared(MultiProcessCollector):
+class _SharedMetrics(MultiProcessCollector):
     def collect(self) -> Any:
         """Return the metrics of all processes. A file that a process is just creating is empty, and is read again."""
         for _ in range(_READS_MAX - 1):
@@ -384,7 +384,7 @@ def _within(known_names: set[str], name: str, most: int) -> str:
 def shared_registry(directory: str) -> CollectorRegistry:
     """Return a registry that sums the metrics of all processes that write to `directory`."""
     registry = CollectorRegistry()
-    _Shared(registry, path=directory)  # type: ignore[no-untyped-call]
+    _SharedMetrics(registry, path=directory)  # type: ignore[no-untyped-call]
     return registry
 
 

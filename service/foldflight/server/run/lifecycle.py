@@ -37,7 +37,7 @@ from prometheus_client import CollectorRegistry
 from foldflight.coroutines import PROCESS_LOOP
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold.accelerator import Accelerator, CompileQueue, accelerator_of
-from foldflight.fold.coroutines import Bound, Opening, SharedInstance
+from foldflight.fold.coroutines import Bound, Openable, SharedInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import FunctionContext
@@ -197,7 +197,7 @@ class ProcessServer:
         )
         self._is_closed = False
         self._open_instances: list[
-            SharedInstance[Opening]
+            SharedInstance[Openable]
         ] = []  # so that exchanges find the instances of async functions open
         self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
@@ -229,8 +229,8 @@ class ProcessServer:
         started_s = time.monotonic()
         context = FunctionContext(function.name, metrics=self.metrics)
         try:
-            bound: Bound[Opening] = function.bind(function.input_types, {})
-            lent_instance: SharedInstance[Opening] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
+            bound: Bound[Openable] = function.bind(function.input_types, {})
+            lent_instance: SharedInstance[Openable] = PROCESS_LOOP.instance(bound, {}, context, lambda: None)
             self._open_instances.append(lent_instance)
         except FoldflightError as error:
             # It may need job parameters. The first exchange tries again, and gets the error if it does not.

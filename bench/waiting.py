@@ -65,7 +65,7 @@ def _seconds(transport: Transport, streams: int) -> float:
             opened.wait()
             for number in range(ROWS):
                 exchange.chunk(pa.RecordBatch.from_arrays([pa.array([number])], schema=COLUMNS))
-                assert exchange.mapped().column(0).to_pylist() == [number]
+                assert exchange.step_outputs().column(0).to_pylist() == [number]
 
     with ThreadPoolExecutor(streams) as pool:
         running = pool.map(stream, range(streams))

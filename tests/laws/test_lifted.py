@@ -354,7 +354,7 @@ def test_rows_that_are_left_need_no_condition():
         assert lift is not None
         cases = [case.when for each in LiftPlan.of(lift).aggregates for case in each.cases]
         result.append({when == tree.TRUE for when in cases})
-        assert len(LiftPlan.of(lift).raising) == (0 if skips else 2)
+        assert len(LiftPlan.of(lift).failure_conditions) == (0 if skips else 2)
     assert result == [{True}, {False}]
 
 

@@ -82,7 +82,7 @@ class _Partition:
             for values in self.chunks[len(self.answers) :]:
                 exchange.chunk(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_COLUMNS))
                 yield exchange
-                self.answers.append(exchange.mapped().to_pylist())
+                self.answers.append(exchange.step_outputs().to_pylist())
                 assert isinstance(exchange, FailoverExchange)
                 assert exchange.coordinator.held_bytes == 0, "an answered chunk is kept"
                 yield exchange

@@ -130,7 +130,7 @@ class _Partition:
                     if checks or exchange.wants_checkpoint:
                         exchange.checkpoint()
                         yield exchange
-                        saved_states = exchange.saved()
+                        saved_states = exchange.saved_states()
                         assert not saved_states.problem
                         pending.commit(saved_states.states)
                     self._send(exchange, chunk, pending, loaded_slots)
@@ -160,7 +160,7 @@ class _Partition:
             keys = sorted(set(chunk.column("v").to_pylist()))
             sent_keys = [key for key in keys if self.chance.random() < self.share]
             if sent_keys:
-                exchange.entries(cached_views.prefetched(slot, 0, "seen", sent_keys))
+                exchange.entries(cached_views.prefetch_entries(slot, 0, "seen", sent_keys))
         exchange.chunk(chunk)
 
 

@@ -50,9 +50,9 @@ def test_descriptions_have_both_kinds() -> None:
     info = FunctionInfo.of(latest)
     assert (info.input_types, info.result_type) == (("DOUBLE", "TIMESTAMP"), "TIMESTAMP")
     assert decode_info(encode_info(info)) == info
-    zoned_info = info.taking([pa.float64(), LTZ])
+    zoned_info = info.for_types([pa.float64(), LTZ])
     assert (zoned_info.input_types, zoned_info.result_type) == (("DOUBLE", "TIMESTAMPTZ"), "TIMESTAMPTZ")
-    assert info.taking([pa.float64(), NTZ]) is info
+    assert info.for_types([pa.float64(), NTZ]) is info
 
 
 @pytest.mark.parametrize("name", ["latest", "newest", "seconds", "seen"])

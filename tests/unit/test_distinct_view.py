@@ -168,7 +168,7 @@ class Driver:
 
     def prefetch(self, texts: list[Any]) -> None:
         for slot in sorted(self.loaded & set(self.kept.slots)):
-            self.pair.send(self.pair.engine.entries(self.kept.prefetched(slot, 0, "rows", texts)))
+            self.pair.send(self.pair.engine.entries(self.kept.prefetch_entries(slot, 0, "rows", texts)))
 
     def checkpoint(self) -> None:
         self.pair.send(self.pair.engine.checkpoint())

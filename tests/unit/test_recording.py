@@ -398,7 +398,7 @@ def test_a_scalar_function_is_recorded_and_tested(tmp_path: Path) -> None:
     open_request = Open((), columns, steps=(Step("initial", (StepArgument(column="name"),)),), outputs=(0,))
     with transport.open(open_request) as exchange:
         exchange.chunk(pa.RecordBatch.from_pydict({"name": ["ann", "bob"]}))
-        exchange.mapped()
+        exchange.step_outputs()
         with pytest.raises(FunctionError, match="recorded: "):
             exchange.chunk(pa.RecordBatch.from_pydict({"name": ["cid", "", "dan"]}))
     assert len(read_recording(the_file(tmp_path)).pairs) == 1

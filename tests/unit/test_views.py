@@ -536,7 +536,7 @@ class Driver:
 
     def prefetch(self, keys: list[int]) -> None:
         for slot in sorted(self.loaded & set(self.kept.slots)):
-            self.pair.send(self.pair.engine.entries(self.kept.prefetched(slot, 0, "map", keys)))
+            self.pair.send(self.pair.engine.entries(self.kept.prefetch_entries(slot, 0, "map", keys)))
 
     def checkpoint(self) -> None:
         self.pair.send(self.pair.engine.checkpoint())
@@ -726,8 +726,8 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
         cached_views.commit(results)
         exchange.chunk(batch_of([(0, "sum", 0, 0)]))  # its page has 600 entries
         assert cached_views.questions == 1
-        exchange.entries(cached_views.prefetched(0, 0, "map", list(range(600))))
-        everything = cached_views.prefetched(0, 0, "map", list(range(600)))
+        exchange.entries(cached_views.prefetch_entries(0, 0, "map", list(range(600))))
+        everything = cached_views.prefetch_entries(0, 0, "map", list(range(600)))
         complete = everything.to_pylist()
         complete[0]["state_0"]["map"]["complete"] = True
         exchange.entries(pa.RecordBatch.from_pylist(complete, schema=everything.schema))
@@ -854,11 +854,11 @@ def error_of_answer(answer: Any) -> RejectedError:
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
-        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [2])], "or another one"),
-        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [1, 2])], "with 2 keys"),
-        (lambda cached_views, _: [cached_views.prefetched(0, 0, "map", [])], "with 0 keys"),
-        (lambda cached_views, _: [cached_views.prefetched(0, 0, "list", [1])], "with 0 keys"),
-        (lambda cached_views, _: [cached_views.prefetched(1, 0, "map", [1])], "entries of slot 0"),
+        (lambda cached_views, _: [cached_views.prefetch_entries(0, 0, "map", [2])], "or another one"),
+        (lambda cached_views, _: [cached_views.prefetch_entries(0, 0, "map", [1, 2])], "with 2 keys"),
+        (lambda cached_views, _: [cached_views.prefetch_entries(0, 0, "map", [])], "with 0 keys"),
+        (lambda cached_views, _: [cached_views.prefetch_entries(0, 0, "list", [1])], "with 0 keys"),
+        (lambda cached_views, _: [cached_views.prefetch_entries(1, 0, "map", [1])], "entries of slot 0"),
         (lambda _, expected: [expected.select(["slot"])], "entries of slot 0"),
     ],
 )
@@ -909,7 +909,7 @@ def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
         driver = Driver(inline=0, page=2)
         run(driver, [[(0, "set", 1, 1)], "barrier"])
         with pytest.raises(RejectedError, match=wrong) as excinfo:
-            driver.pair.send(driver.pair.engine.entries(make(driver.kept.prefetched(0, 0, "map", [1]))))
+            driver.pair.send(driver.pair.engine.entries(make(driver.kept.prefetch_entries(0, 0, "map", [1]))))
         assert excinfo.value.code == "BAD_FRAME"
 
 
@@ -998,7 +998,7 @@ def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> Non
     pair.send(pair.engine.chunk(rows([0], ["wrong"])))
     largest.append(pair.server.largest_view)
     assert largest == [CachedView(3, 1, "count_different", "seen"), None]
-    pair.send(pair.engine.entries(cached_views.prefetched(0, 0, "seen", ["a"])))
+    pair.send(pair.engine.entries(cached_views.prefetch_entries(0, 0, "seen", ["a"])))
     with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as excinfo:
         pair.epoch(2)
     assert excinfo.value.code == "RESULT_TYPE"

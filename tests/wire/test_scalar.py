@@ -79,15 +79,30 @@ def test_a_program_in_one_exchange(transport: Any) -> None:
         assert exchange.open_reply.schema.names == ["row", "output_0", "output_1"]
         for batch in batches:
             exchange.chunk(batch)
-        assert [exchange.mapped().to_pylist() for _ in batches] == [expected(batch) for batch in batches]
+        assert [exchange.step_outputs().to_pylist() for _ in batches] == [expected(batch) for batch in batches]
     counting_request = Open(
         (), COLUMNS, steps=(Step("counting", (X,)),), outputs=(0,), job_parameters={"greeting": "hi"}
     )
     with transport.open(counting_request) as exchange:
         exchange.chunk(rows((7, None)))
-        exchange.mapped()
+        exchange.step_outputs()
         logs = exchange.take_logs()
     assert [(log.message, log.fields) for log in logs] == [("opened", {"greeting": "hi"}), ("row", {"x": "7"})]
+
+
+def test_operations_under_their_old_names_warn(transport: Any) -> None:
+    """Engines of users that call `opened`, `mapped` and `saved` go on working, and are told the new names."""
+    with transport.open(PROGRAM) as exchange:
+        with pytest.warns(DeprecationWarning, match="now called open_reply"):
+            assert exchange.opened is exchange.open_reply
+        exchange.chunk(rows((3, "c")))
+        with pytest.warns(DeprecationWarning, match="now called step_outputs"):
+            assert exchange.mapped().to_pylist() == expected(rows((3, "c")))
+        with (
+            pytest.warns(DeprecationWarning, match="now called saved_states"),
+            pytest.raises(RejectedError, match="no checkpoint was requested"),
+        ):
+            exchange.saved()
 
 
 def test_a_table_function_may_log_between_the_parts_of_an_answer(
@@ -99,7 +114,7 @@ def test_a_table_function_may_log_between_the_parts_of_an_answer(
     with transport.open(open_request) as exchange:
         for _ in range(2):
             exchange.chunk(rows((1, None), (2, None), (3, None)))
-            result = exchange.mapped().column("output_0").flatten()[0].to_pylist()
+            result = exchange.step_outputs().column("output_0").flatten()[0].to_pylist()
             assert result == [1, 1, 1, 2, 2, 2, 3, 3, 3]
             assert [log.fields for log in exchange.take_logs()] == [{"x": "1"}, {"x": "2"}, {"x": "3"}]
 
@@ -109,7 +124,7 @@ def test_large_chunks_and_answers_are_split(transport: Any) -> None:
     batch = rows(*((place, "some words here " * 4) for place in range(2000)))
     with transport.open(PROGRAM) as exchange:
         exchange.chunk(batch)
-        assert exchange.mapped().to_pylist() == expected(batch)
+        assert exchange.step_outputs().to_pylist() == expected(batch)
 
 
 def test_programs_are_described_without_opening(transport: Any) -> None:
@@ -140,7 +155,7 @@ def test_columns_may_have_any_name(transport: Any) -> None:
     open_request = Open((), columns, steps=(Step("normalise", (StepArgument(column="kind"),)),), outputs=(0,))
     with transport.open(open_request) as exchange:
         exchange.chunk(pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["B"])], schema=columns))
-        assert exchange.mapped().to_pylist() == [{"output_0": "b"}]
+        assert exchange.step_outputs().to_pylist() == [{"output_0": "b"}]
 
 
 @pytest.mark.parametrize("harm", [kill, drain])
@@ -161,7 +176,7 @@ def test_another_server_takes_over_in_the_middle(
             if place == 5:
                 (at_work,) = [each for each in servers if each.ready["server_id"] == serving_id]
                 harm(at_work)
-            result.append((batch, exchange.mapped()))
+            result.append((batch, exchange.step_outputs()))
         assert exchange.open_reply.server_id != serving_id
         stats = exchange.coordinator.stats
         assert stats.replays == 1
@@ -179,7 +194,7 @@ def test_functions_that_take_too_long_are_interrupted() -> None:
         with transport.open(open_request) as exchange:
             exchange.chunk(rows((1, None), (13, None)))
             with pytest.raises(FunctionError, match="took longer than fold_s_max") as failure:
-                exchange.mapped()
+                exchange.step_outputs()
         assert failure.value.function == "sleepy"
         assert failure.value.row == "x=13"
         close_connections()
@@ -191,7 +206,7 @@ def test_isolated_rows_are_counted(server: ProcessServer) -> None:
     open_request = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
     with transport.open(open_request) as exchange:
         exchange.chunk(rows((0, None), (1, None), (0, None)))
-        assert [row["output_0"] for row in exchange.mapped().to_pylist()] == [None, 1.0, None]
+        assert [row["output_0"] for row in exchange.step_outputs().to_pylist()] == [None, 1.0, None]
     read = server.metrics.registry.get_sample_value
     assert read("foldflight_groups_isolated_total", {"function": "ratio"}) == 2
     assert read("foldflight_rows_folded_total", {"function": "ratio", "kind": "+I"}) == 3
@@ -213,7 +228,7 @@ def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
         allowed_request = Open((), COLUMNS, steps=(Step("multiply", (X, X)),), outputs=(0,))
         with transport.open(allowed_request) as exchange:
             exchange.chunk(rows((3, None)))
-            assert exchange.mapped().to_pylist() == [{"output_0": 9}]
+            assert exchange.step_outputs().to_pylist() == [{"output_0": 9}]
         close_connections()
 
 

@@ -225,7 +225,7 @@ def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
         hoard(aggregate)
         scalar.chunk(pa.RecordBatch.from_arrays([pa.array([10, 1_000_000])], schema=columns))
         with pytest.raises(RejectedError, match="return fewer or smaller values for one row") as excinfo:
-            scalar.mapped()
+            scalar.step_outputs()
         assert (excinfo.value.code, excinfo.value.function) == ("LIMIT", "many_texts")
         assert excinfo.value.row == "count=1000000"
         hoard(aggregate, first=2)

@@ -81,11 +81,11 @@ def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[Pro
         assert engine.kept.questions > 3
         exchange.forget(pa.array([0, 1], pa.int32()))
         exchange.states(engine.kept.states([0]))
-        exchange.entries(engine.kept.prefetched(0, 0, "seen", ["c", "d"]))
+        exchange.entries(engine.kept.prefetch_entries(0, 0, "seen", ["c", "d"]))
         before = engine.kept.questions
         exchange.chunk(rows((0, "c"), (0, "d")))
         exchange.checkpoint()
-        saved_states = exchange.saved()
+        saved_states = exchange.saved_states()
         assert engine.kept.questions == before
         engine.kept.commit(saved_states.states)
         assert engine.commit() == {0: 4 + 10 + 3 + 4}

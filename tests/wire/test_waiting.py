@@ -60,7 +60,7 @@ def answers(transport: Any, open_request: Open, *chunks: Any) -> list[Any]:
     with transport.open(open_request) as exchange:
         for chunk in chunks:
             exchange.chunk(batch(chunk, open_request.columns))
-            answers += exchange.mapped().to_pylist()
+            answers += exchange.step_outputs().to_pylist()
     return answers
 
 
@@ -208,7 +208,7 @@ def test_rows_of_exchanges_share_a_call_and_do_not_fail_for_each_other(server) -
             barrier.wait(DEADLINE_S)
             exchange.chunk(batch([value], NUMBER))
             try:
-                return exchange.mapped().to_pylist()[0]["output_0"]
+                return exchange.step_outputs().to_pylist()[0]["output_0"]
             except FunctionError as error:
                 return error.message
 
@@ -311,7 +311,7 @@ def test_what_a_shared_call_logs_is_in_the_log_of_each_exchange(server, log) -> 
         with flight(server).open(open_of("batched", NUMBER)) as exchange:
             barrier.wait(DEADLINE_S)
             exchange.chunk(batch([value], NUMBER))
-            size = exchange.mapped().to_pylist()[0]["output_0"]
+            size = exchange.step_outputs().to_pylist()[0]["output_0"]
             (record,) = exchange.take_logs()
             return record.fields["of"], size
 
@@ -333,7 +333,7 @@ def test_secrets_of_the_environment_are_not_logged(model, server, log, caplog, m
     transport = flight(server) if where == "remote" else embedded()
     with caplog.at_level(logging.INFO), transport.open(open_of("asking", isolate_errors=True)) as exchange:
         exchange.chunk(batch([f"with {key}"]))
-        exchange.mapped()
+        exchange.step_outputs()
         records = exchange.take_logs()
         log_records(records)
     assert [record.message for record in records] == ["asks"]
@@ -601,7 +601,7 @@ def test_a_replay_makes_no_call(model, tmp_path, monkeypatch, function) -> None:
             exchange.barrier(1)
             exchange.results(1)
         else:
-            exchange.mapped()
+            exchange.step_outputs()
     (path,) = tmp_path.glob("*.recording")
     monkeypatch.delenv("MODEL_PORT")
     model.asked.clear()
@@ -680,13 +680,13 @@ def test_rows_of_a_server_that_is_killed_are_answered_once(model, tmp_path, many
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
         with transport.open(open_of("asking_many")) as exchange:
             exchange.chunk(batch(first))
-            answers = exchange.mapped().to_pylist()
+            answers = exchange.step_outputs().to_pylist()
             exchange.chunk(batch(rest))
             assert eventually(lambda: len(model.asked) == len(first) + len(rest))
             in_flight = len(rest)
             by_id[exchange.open_reply.server_id].process.kill()
             is_killed.set()
-            answers += exchange.mapped().to_pylist()
+            answers += exchange.step_outputs().to_pylist()
         assert [row["output_0"] for row in answers] == [each.upper() for each in first + rest]
         assert all(len(ids) == 1 for ids in model.ids.values())
         assert {model.asked[each] for each in first} == {1}
@@ -716,7 +716,7 @@ def test_workers_share_a_rate(model, tmp_path) -> None:
             for each in exchanges:
                 each.chunk(batch(prompts(8)))
             for each in exchanges:
-                assert each.mapped().num_rows
+                assert each.step_outputs().num_rows
             arrival_times = sorted(model.times)
             assert len(arrival_times) == 64
             early = [count for count, at in enumerate(arrival_times, 1) if count > 60 * (at - began_s) + 2]

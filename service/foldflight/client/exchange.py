@@ -110,7 +110,7 @@ class OpenExchange(abc.ABC):
         self.send(Barrier(epoch))
 
     def checkpoint(self) -> None:
-        """Request the states that changed since states were last returned; `saved` returns them.
+        """Request the states that changed since states were last returned; `saved_states` returns them.
 
         Only an engine that keeps views needs it: it must commit the entries before it sends another frame.
         """
@@ -134,13 +134,23 @@ class OpenExchange(abc.ABC):
         """Return the outputs after each row of the oldest `chunk` whose answer has not been taken."""
         return self._take(Chunk, "no row_outputs are due: Open does not request them, or no chunk was sent")
 
-    def mapped(self) -> pa.Table:
+    def step_outputs(self) -> pa.Table:
         """Return the outputs of the oldest `chunk` of an exchange of steps whose answer has not been taken."""
         return self._take(Chunk, "no outputs are due: Open has no steps, or no chunk was sent")
 
-    def saved(self) -> CheckpointAnswer:
+    def saved_states(self) -> CheckpointAnswer:
         """Wait for the answer to the oldest `checkpoint` whose answer has not been taken."""
         return self._take(Checkpoint, "no states are due: no checkpoint was requested")
+
+    def mapped(self) -> pa.Table:
+        """Return `step_outputs()`, by its old name."""
+        warnings.warn("OpenExchange.mapped is now called step_outputs", DeprecationWarning, stacklevel=2)
+        return self.step_outputs()
+
+    def saved(self) -> CheckpointAnswer:
+        """Return `saved_states()`, by its old name."""
+        warnings.warn("OpenExchange.saved is now called saved_states", DeprecationWarning, stacklevel=2)
+        return self.saved_states()
 
     def _take(self, kind: type[EngineFrame], message: str, *, epoch: int | None = None) -> Any:
         """Return the answer to the oldest frame of a kind. Those that arrive before it stay."""

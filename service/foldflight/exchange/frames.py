@@ -542,7 +542,7 @@ class FunctionInfo:
             code_digest=code_digest,
         )
 
-    def taking(self, argument_types: Sequence[pa.DataType]) -> FunctionInfo:
+    def for_types(self, argument_types: Sequence[pa.DataType]) -> FunctionInfo:
         """Return the description for arguments of these types: timestamps without a zone, or with one."""
         if self.input_types is None or self.zoned_types is None:
             return self

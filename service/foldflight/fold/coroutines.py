@@ -330,7 +330,7 @@ class Waits:
         return cls(bound, context, resources, resources.coroutines, instance)
 
     @contextmanager
-    def logging(self) -> Iterator[None]:
+    def log_to_exchange(self) -> Iterator[None]:
         """Send the lines that methods of the instance log to this exchange while the block runs."""
         token = OPEN_FOLD.set(OpenFold(self.resources.log, self.context.slot_at_work))
         try:

@@ -127,7 +127,7 @@ def _most(numbers: Any) -> int:
     return max(int(numbers.max()), -int(numbers.min()))
 
 
-def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
+def running_totals(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
     """Return for each pair of held sums and n amounts: the sum of the slot after each of n rows."""
     order = np.argsort(slots, kind="stable")
     begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
@@ -260,7 +260,7 @@ class Count:
         return accumulators
 
     def running_many(self, accumulators: Any, slots: Any, signs: Any, *_: Any) -> Any:
-        return running(slots, (accumulators, signs))[0] if fits(accumulators, slots, ONE) else NotImplemented
+        return running_totals(slots, (accumulators, signs))[0] if fits(accumulators, slots, ONE) else NotImplemented
 
 
 class _TotalBase:
@@ -310,7 +310,7 @@ class _TotalBase:
         if not fits(counts, slots, ONE) or not fits(sums, slots, amounts):
             return NotImplemented
         amounts = signs * amounts.astype(np.int64, copy=False)
-        after = running(slots, (sums, amounts), (counts, signs))
+        after = running_totals(slots, (sums, amounts), (counts, signs))
         special = {name: accumulators[name][slots] for name in _SPECIAL}
         return {"sum": after[0], "count": after[1], **special}
 

@@ -150,10 +150,12 @@ class FlightBase:
             address,
             {
                 **{
-                    _SERVICE + name: ServedMethod(self._answering(answer), _CALLS_MAX)
+                    _SERVICE + name: ServedMethod(self._answer_handler(answer), _CALLS_MAX)
                     for name, answer in methods.items()
                 },
-                _SERVICE + "DoExchange": ServedMethod(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
+                _SERVICE + "DoExchange": ServedMethod(
+                    self._stream_handler(self.do_exchange), exchanges_max + _CALLS_MAX
+                ),
             },
             connections_max=connections_max(_FILES_SHARE),
             message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
@@ -223,14 +225,14 @@ class FlightBase:
         for action in self.list_actions(context):
             yield part(1, action.type.encode()) + part(2, action.description.encode())
 
-    def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[IncomingCall, bytes], None]:
+    def _stream_handler(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[IncomingCall, bytes], None]:
         def carry(call: IncomingCall, first: bytes) -> None:
             reader = _Reader(call, first, self._batch_bytes_max)
             handler(call, reader.descriptor, reader, _Writer(call))
 
         return self._guard(carry)
 
-    def _answering(self, answer: Callable[[IncomingCall, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
+    def _answer_handler(self, answer: Callable[[IncomingCall, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
         def answers(call: IncomingCall, request: bytes) -> None:
             for message in answer(call, request):
                 call.send(message)

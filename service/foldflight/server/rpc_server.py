@@ -329,7 +329,7 @@ class CallServer:
         except NotAdmittedError as error:
             new_call.refusal = error.status
             if error.answer is not None:
-                return grpc.stream_unary_rpc_method_handler(_refusing(error.status, error.answer))
+                return grpc.stream_unary_rpc_method_handler(_refusing_handler(error.status, error.answer))
         return grpc.stream_stream_rpc_method_handler(new_call)
 
     def _begin(self, run: Callable[[], None]) -> None:
@@ -443,7 +443,7 @@ class _Begun:
                 call.end(_OK)
 
 
-def _refusing(status: CallStatus, answer: bytes) -> Callable[[Any, Any], bytes]:
+def _refusing_handler(status: CallStatus, answer: bytes) -> Callable[[Any, Any], bytes]:
     """Return a handler that answers with a constant and an error.
 
     To gRPC its answer is a single message, which it sends together with the status. It can do that in its own thread;
@@ -494,7 +494,7 @@ _COLUMNS_CHARS_MAX = 400
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     """Raise SCHEMA_MISMATCH if the schema of the stream differs from the columns in Open."""
-    stream_columns = reading(lambda: reader.schema, context)
+    stream_columns = read_message(lambda: reader.schema, context)
     if stream_columns.equals(columns):
         return
     try:
@@ -510,7 +510,7 @@ def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
 
 def schema_of(reader: Any, context: Any) -> pa.Schema:
     """Return the schema of a stream that announced none before."""
-    schema: pa.Schema = reading(lambda: reader.schema, context)
+    schema: pa.Schema = read_message(lambda: reader.schema, context)
     try:
         schema.names  # noqa: B018 - raises for names that are not UTF-8
     except UnicodeDecodeError as error:
@@ -518,7 +518,7 @@ def schema_of(reader: Any, context: Any) -> pa.Schema:
     return schema
 
 
-def reading(read: Callable[[], Any], context: Any) -> Any:
+def read_message(read: Callable[[], Any], context: Any) -> Any:
     """Read from the stream. Raise VanishedError if the engine has disconnected, and BAD_FRAME for invalid messages."""
     try:
         return read()
@@ -532,7 +532,7 @@ def receive_messages(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the messages of the engine until it closes its direction of the stream."""
     while True:
         try:
-            message = reading(reader.read_chunk, context)
+            message = read_message(reader.read_chunk, context)
         except StopIteration:
             if context.is_cancelled():
                 raise VanishedError from None

@@ -171,7 +171,7 @@ class _Recorder(_Pickler):
         return reduce_value
 
 
-def _own(function: Function) -> Mapping[tuple[str, str], Any]:
+def _objects_by_value(function: Function) -> Mapping[tuple[str, str], Any]:
     """Return the classes and functions that are pickled by value with a function, except those with ambiguous names."""
     recorder = _Recorder(function)
     recorder.dump(replace(function, own={}))
@@ -184,7 +184,7 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
 
 def _shippable(function: AnyFunction) -> AnyFunction:
     """Return a function as it is pickled: aggregates record their own classes, which states in pickles refer to."""
-    return replace(function, own=_own(function)) if isinstance(function, Function) else function
+    return replace(function, own=_objects_by_value(function)) if isinstance(function, Function) else function
 
 
 def _failure(value: object) -> Exception | None:

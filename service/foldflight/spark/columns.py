@@ -152,7 +152,7 @@ class Columns:
         """
         columns = {
             self._condition_name(each): self._by_display_name[each].column
-            for each in self._guarding
+            for each in self._used_guards
             if not self._is_simple(each)
         }
         return self.df.withColumns(columns) if columns else self.df
@@ -167,7 +167,7 @@ class Columns:
         if conditions:
             holds = [self._over_input(each).cast("boolean") for each in sorted(conditions)]
             return _null_unless(self.df, entry.expression, functools.reduce(Column.__or__, holds), entry.role)
-        return self._over_input(entry.display_name) if entry.display_name in self._guarding else entry.column
+        return self._over_input(entry.display_name) if entry.display_name in self._used_guards else entry.column
 
     def _over_input(self, condition: str) -> Column:
         if self._is_simple(condition):
@@ -175,7 +175,7 @@ class Columns:
         return column_named(self._condition_name(condition))
 
     @property
-    def _guarding(self) -> list[str]:
+    def _used_guards(self) -> list[str]:
         """The conditions that guard arguments which may fail, in the order of `display_names`."""
         used_guards = {each for name, guards in self._guards.items() if not self._is_simple(name) for each in guards}
         return [each for each in self._by_display_name if each in used_guards]
@@ -332,7 +332,7 @@ class Columns:
         for each in aggregates:
             name = each.function.name
             given_types = [columns.field(self.argument(expression, name)).type for expression in each.columns]
-            declared_types = [parse_type(text) for text in each.function.taking(given_types).input_types or ()]
+            declared_types = [parse_type(text) for text in each.function.for_types(given_types).input_types or ()]
             for index, (expression, actual, type_) in enumerate(
                 zip(each.columns, given_types, declared_types, strict=False)
             ):

@@ -26,7 +26,7 @@ from foldflight.spark.columns import Columns, column_of, key_name, key_of, kind_
 from foldflight.spark.deadletters import OnError, is_isolated
 from foldflight.spark.months import as_intervals, as_months, in_months, is_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
-from foldflight.spark.rowkinds import UNSAID, Unset, refuse_unsaid
+from foldflight.spark.rowkinds import UNSET, Unset, refuse_unset_kinds
 from foldflight.spark.scans.listing import UnreadableError
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.scans.source import Source
@@ -45,7 +45,7 @@ _FAST = (Mode.COMPILED, Mode.COMPILED_WHEN_HOT, Mode.VECTORISED)
 def group_by(
     df: DataFrame | Scan,
     *keys: str | Column | Sequence[str | Column],
-    row_kind: str | Column | Unset | None = UNSAID,
+    row_kind: str | Column | Unset | None = UNSET,
     row_kinds: Mapping[str, str] | None = None,
     materialize: bool = False,
     window: Window | None = None,
@@ -122,7 +122,7 @@ def group_by(
     _check_input(df, window)
     check_analysable(df, "group_by")
     if isinstance(row_kind, Unset):
-        refuse_unsaid(
+        refuse_unset_kinds(
             df,
             "group_by",
             "write row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes themselves",
@@ -133,7 +133,7 @@ def group_by(
     if window is not None:
         df = window.with_time(df)
     _check_stream_options(emit, buckets, allowed_lateness_s, is_stream=is_stream)
-    closing = _closing(df, window, emit, allowed_lateness_s, is_stream=is_stream)
+    closing = _closing_lateness_s(df, window, emit, allowed_lateness_s, is_stream=is_stream)
     has_sessions = window is not None and window.is_session
     if has_sessions and row_kind is not None:
         raise RejectedError(
@@ -184,7 +184,7 @@ def _check_input(df: object, window: object) -> None:
         )
 
 
-def _closing(
+def _closing_lateness_s(
     df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float, *, is_stream: bool
 ) -> int | None:
     """Return the lateness after which windows close, or None if they never close."""

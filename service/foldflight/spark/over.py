@@ -57,7 +57,7 @@ from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, named_outputs, one_transport, refuse_doubles, unpack_keys
 from foldflight.spark.months import as_intervals, as_months, storage_types_of
 from foldflight.spark.pipelines import check_analysable
-from foldflight.spark.rowkinds import refuse_unsaid
+from foldflight.spark.rowkinds import refuse_unset_kinds
 from foldflight.spark.scans.scan import Scan, as_dataframe
 from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.storage_types import SPARK
@@ -140,7 +140,7 @@ def over(
         _check_stream(df, order)
     elif idle is not None:
         raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
-    refuse_unsaid(df, "over", "leave the column out, to take each change for a row")
+    refuse_unset_kinds(df, "over", "leave the column out, to take each change for a row")
     return OverFrame(df, all_keys, columns, names, order, buckets, idle, is_scan)
 
 

@@ -79,13 +79,13 @@ Kinds = Literal["changes", "updates"]
 class Unset(Enum):
     """The default of an argument for which None has a meaning."""
 
-    UNSAID = "unsaid"
+    UNSET = "unsaid"
 
     def __repr__(self) -> str:
         return self.name
 
 
-UNSAID: Final = Unset.UNSAID
+UNSET: Final = Unset.UNSET
 
 
 def metadata_of(kinds: Kinds) -> dict[str, str]:
@@ -98,7 +98,7 @@ def kinds_in(columns: Iterable[st.StructField]) -> dict[str, str]:
     return {field.name: field.metadata[_MARK] for field in columns if _MARK in (field.metadata or {})}
 
 
-def refuse_unsaid(df: DataFrame, what: str, remedy: str) -> None:
+def refuse_unset_kinds(df: DataFrame, what: str, remedy: str) -> None:
     """Refuse rows with kinds where each row is taken for one. Raises RejectedError SIGNATURE.
 
     Args:
@@ -107,12 +107,12 @@ def refuse_unsaid(df: DataFrame, what: str, remedy: str) -> None:
         remedy: What to write, with `{name}` for the column.
     """
     for name, kinds in kinds_in(df.schema).items():
-        message = unsaid(name, kinds, what, remedy)
+        message = unset_kinds_message(name, kinds, what, remedy)
         raise RejectedError("SIGNATURE", message)
 
 
-def unsaid(name: str, kinds: str, what: str, remedy: str) -> str:
-    """Return the message of `refuse_unsaid`."""
+def unset_kinds_message(name: str, kinds: str, what: str, remedy: str) -> str:
+    """Return the message of `refuse_unset_kinds`."""
     each = "rows that retract others" if kinds == CHANGES else "rows that replace others"
     return f"the column {name} has row kinds, and {what} would take {each} for rows to add; {remedy.format(name=name)}"
 

@@ -601,7 +601,7 @@ class _OneCall:
         schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         with self._exchange(schema) as exchange:
             exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            answer = exchange.mapped()
+            answer = exchange.step_outputs()
             log_records(exchange.take_logs())
         self._check_kind(answer.schema.field("output_0").type)
         if self.is_table:

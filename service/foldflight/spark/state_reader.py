@@ -315,7 +315,7 @@ class StoredTable(ABC):
         manifests = self._manifests().withColumn(_RUN, nothing).select(BUCKET, _NAME, _RUN, _DATA)
         runs = self._read("runs").select(_bucket(), nothing.alias(_NAME), "user_map_key.run_id", "user_map_value.data")
         result = st.StructType([st.StructField(each.name, spark_type(each.type)) for each in schema])
-        return manifests.union(runs).groupBy(BUCKET).applyInArrow(_reading(reader, schema), result)
+        return manifests.union(runs).groupBy(BUCKET).applyInArrow(_bucket_task(reader, schema), result)
 
     def _manifests(self) -> DataFrame:
         return _manifests(self._read, has_names=self.has_names)
@@ -547,7 +547,7 @@ class _Bucket(MemoryStore):
         return super().run(stored_name(run_id))
 
 
-def _reading(reader: _Reader, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
+def _bucket_task(reader: _Reader, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
     """Return the task that reads one bucket, given its manifests by name and its runs."""
 
     def run(bucket: pa.Table) -> pa.Table:

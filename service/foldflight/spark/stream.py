@@ -70,7 +70,7 @@ def stream_result(query: Query, rows: DataFrame, outputs: Sequence[st.DataType])
     )
     results, schema = _results(query, rows, outputs)
     step = "fold_partial" if query.folds_before_shuffle.holds else "pack"
-    pack = arrow_function(_packing(query), step_of(query, step), query.trace)
+    pack = arrow_function(_pack_task(query), step_of(query, step), query.trace)
     unpack = arrow_function(Unpack(results), step_of(query, "changelog"))
     mode = "Append" if options.emit == "append" else "Update"
     return operator_plan(
@@ -91,7 +91,7 @@ def _options_of(query: Query) -> StreamOptions:
     return query.stream
 
 
-def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _pack_task(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     if not query.folds_before_shuffle.holds:
         return Pack(query.layout.rows, query.bounds)
     bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)

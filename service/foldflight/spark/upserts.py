@@ -255,7 +255,7 @@ class _Upserts:
         values = [f"value_{index}" for index in range(len(self.others))]
         row = sf.when(~sf.col(IS_DELETED), sf.struct(*values, sf.lit(True).alias("exists"))).alias(_ROW)
         sparse = self._sparse_columns(values)
-        rows = self.rows.withColumn(UNSENT, self._unsent(sparse)) if self.is_partial else self.rows
+        rows = self.rows.withColumn(UNSENT, self._unsent_columns(sparse)) if self.is_partial else self.rows
         # The greatest and the least hash of the rows with the greatest sequence differ if two of these rows do.
         hash_column = sf.expr(
             f"xxhash64({', '.join([IS_DELETED, *(equal_by(self.rows.schema[name]) for name in values)])})"
@@ -307,7 +307,7 @@ class _Upserts:
         columns = (inner[position].alias(column.name) for column, position in columns_and_positions)
         return last.where(f"{_ROW} IS NOT NULL").select(sf.lit("+I").alias(ROW_KIND), *columns)
 
-    def _unsent(self, sparse: Sequence[_SparseColumn]) -> Column:
+    def _unsent_columns(self, sparse: Sequence[_SparseColumn]) -> Column:
         """Return the names of columns that were not sent. The query fails if a column's older value cannot be kept."""
         unsent_names = sf.coalesce(sf.col(UNSENT), sf.array().cast("array<string>"))
         others = sf.array_except(unsent_names, sf.array(*(sf.lit(each.name) for each in sparse)).cast("array<string>"))

@@ -70,7 +70,7 @@ class Entry:
 
     def types_for(self, argument_types: Sequence[pa.DataType]) -> tuple[pa.DataType, ...]:
         """Return the types of its arguments for columns of these types; a statement declares one kind of timestamps."""
-        input_texts = self.handle.info.taking(argument_types).input_types
+        input_texts = self.handle.info.for_types(argument_types).input_types
         return (self.types or ()) if self.is_declared or input_texts is None else tuple(map(parse_type, input_texts))
 
     @property

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from foldflight.functions import Registry
 from foldflight.spark.columns import quote_name
-from foldflight.spark.rowkinds import kinds_in, unsaid
+from foldflight.spark.rowkinds import kinds_in, unset_kinds_message
 from foldflight.sql.analysis import UNPLANNED, Analysis
 from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
@@ -118,7 +118,7 @@ def read_checked_rows(
             "themselves"
         )
         for name, kinds in kinds_by_name:
-            raise analysis.text.error(unsaid(name, kinds, "the SELECT", remedy), block.clause("FROM"))
+            raise analysis.text.error(unset_kinds_message(name, kinds, "the SELECT", remedy), block.clause("FROM"))
     elif len(kinds_by_name) > 1:
         where_names = _names(analysis, block.clause("WHERE"), block.inner)
         others = [
@@ -372,7 +372,9 @@ class _Search:
     ) -> None:
         for name, kinds in kinds_by_name:
             if name.casefold() not in named_columns:
-                raise self.analysis.text.error(unsaid(name, kinds, consumer.what, consumer.remedy), consumer.at)
+                raise self.analysis.text.error(
+                    unset_kinds_message(name, kinds, consumer.what, consumer.remedy), consumer.at
+                )
 
     def _refuse_in_source(self, query: ParsedQuery, block: Block) -> None:
         """Refuse PIVOT and samples over changes, and joins that look for changes, or for their absence."""

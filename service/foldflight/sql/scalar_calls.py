@@ -121,7 +121,10 @@ def _with_zone(analysis: Analysis, call: ParsedCall, typed_arguments: Sequence[t
     entry = analysis.catalog.mapped[call.name]
     if call.span.start in analysis.zoned or not entry.has_own_types or entry.zoned_form.returns == entry.returns:
         return False
-    if entry.handle.info.taking([type_ for _, type_ in typed_arguments]).input_types == entry.handle.info.input_types:
+    if (
+        entry.handle.info.for_types([type_ for _, type_ in typed_arguments]).input_types
+        == entry.handle.info.input_types
+    ):
         return False
     analysis.zoned.add(call.span.start)
     _, literals = given_arguments(analysis, call, entry.handle.info)
@@ -164,7 +167,7 @@ def _check_arguments(
     analysis: Analysis, entry: ScalarEntry, typed_arguments: Sequence[tuple[Span, pa.DataType]]
 ) -> None:
     info = entry.handle.info
-    input_texts = info.taking([type_ for _, type_ in typed_arguments]).input_types
+    input_texts = info.for_types([type_ for _, type_ in typed_arguments]).input_types
     wanted_types = (
         tuple(map(parse_type, input_texts)) if entry.has_own_types and input_texts is not None else entry.types
     )

@@ -23,7 +23,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.arguments import require_session
 from foldflight.spark.columns import quote_name, refusing_nanoseconds
-from foldflight.spark.rowkinds import UNSAID, kinds_in
+from foldflight.spark.rowkinds import UNSET, kinds_in
 from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
 from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
 from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement, starts_query
@@ -129,7 +129,7 @@ def sql(
         is_rewritten |= _check_mapped(analysis, Span(query_at, span.stop))
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
     start = None if is_plain else _query_start(whole, span)
-    if is_plain and not explain and stream.get("row_kind", UNSAID) is not None:
+    if is_plain and not explain and stream.get("row_kind", UNSET) is not None:
         _refuse_changes_as_rows(analysis, span)
     if start is None and any(value is not None for value in stream.values()):
         raise whole.error(

@@ -610,7 +610,7 @@ def _check(declaration: _Declared, handle: FunctionHandle, reader: _Reader) -> N
     if info.kind is not declaration.kind:
         raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declaration.function_at)
     if info.input_types is not None:
-        input_types = [parse_type(each) for each in info.taking(declaration.types).input_types or ()]
+        input_types = [parse_type(each) for each in info.for_types(declaration.types).input_types or ()]
         input_types = input_types[: max(info.inputs_min, len(declaration.types))]
         if input_types != list(declaration.types):
             raise reader.error(

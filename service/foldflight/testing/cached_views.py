@@ -102,7 +102,7 @@ class CachedViews:
             columns.append(states)
         return self._batch(slots, columns)
 
-    def prefetched(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
+    def prefetch_entries(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
         """Return entries of one view, absent ones included, for the operation `entries`."""
         stored_entries = self._groups[slot].entries.get((call, view), {})
         return self._only(slot, call, view, _answers(stored_entries, keys))

@@ -439,7 +439,7 @@ def types_of(
     """
     declared_types: dict[str, pa.DataType] = {}
     for output, aggregate in aggregates.items():
-        info = aggregate.function.taking([_kind_of(str(column), rows) for column in aggregate.columns])
+        info = aggregate.function.for_types([_kind_of(str(column), rows) for column in aggregate.columns])
         for column, type_ in zip(aggregate.columns, info.input_types or (), strict=False):
             declared_types.setdefault(str(column), parse_type(type_))
         if aggregate.condition is not None:

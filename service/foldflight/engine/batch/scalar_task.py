@@ -239,7 +239,7 @@ class ScalarQuery:
     def _take(
         exchange: OpenExchange, block: pa.RecordBatch, size: AdaptiveSize | None
     ) -> tuple[pa.RecordBatch, pa.Table]:
-        answer = exchange.mapped()
+        answer = exchange.step_outputs()
         log_records(exchange.take_logs())
         if size is not None:
             size.record(block.num_rows, answer.num_rows)

@@ -181,7 +181,7 @@ class GroupedExchange:
             if not exchange.wants_checkpoint:
                 return None
             exchange.checkpoint()
-            saved_states = exchange.saved()
+            saved_states = exchange.saved_states()
             return None if saved_states.problem else saved_states.states
 
     def running_outputs(

@@ -334,7 +334,7 @@ class AccumulatorFold(CallsFold):
     def __init__(self, part: Part, buckets: int, clock: Clock) -> None:
         super().__init__(part.window_frame, part.query.layout, buckets)
         query = part.query
-        self.exchange = GroupedExchange(query.transport, part.running_with_states, query.layout, clock=clock)
+        self.exchange = GroupedExchange(query.transport, part.running_request_with_states, query.layout, clock=clock)
         self.push(self.exchange)
         self._distance = distance_us(part.window_frame)
         self._rows_max = query.bounds.rows_max
@@ -597,7 +597,7 @@ class OverBucket:
         def table(name: str, layout: TableLayout, conversion: Conversion | None = None) -> StateTable:
             return StateTable(layout, storages(name), conversion=conversion)
 
-        self._waiting = log(WAITING, over.waiting, owner=over.owner, check=over.check_owner)
+        self._waiting = log(WAITING, over.waiting_schema, owner=over.owner, check=over.check_owner)
         self._stores = [
             WindowFrameStores(
                 None if fold.table is None else table(f"{GROUPS} {index}", fold.table, fold.conversion),
@@ -644,8 +644,8 @@ class OverBucket:
             self.stats.late_rows += int(late.sum())
             order = np.flatnonzero(~late)
             order = order[np.argsort(times[order], kind="stable")]
-            columns = [block.column(name) for name in self._over.waiting.names[1:]]
-            rows = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self._over.waiting)
+            columns = [block.column(name) for name in self._over.waiting_schema.names[1:]]
+            rows = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self._over.waiting_schema)
             self._waiting.add(rows.take(pa.array(order)))
         self._waiting.commit()
         self._count()

@@ -124,7 +124,7 @@ class Part:
     high: str | None
 
     @property
-    def running(self) -> Open:
+    def running_request(self) -> Open:
         """The Open command of an exchange that gives outputs after some rows."""
         return replace(
             self.query.opening_for(states=False, outputs=False, initial_outputs=True),
@@ -134,9 +134,9 @@ class Part:
         )
 
     @property
-    def running_with_states(self) -> Open:
+    def running_request_with_states(self) -> Open:
         """The Open command of such an exchange that also gives states at barriers, so that they can be stored."""
-        return replace(self.running, returns=Returns(states=True, outputs=False), initial_outputs=False)
+        return replace(self.running_request, returns=Returns(states=True, outputs=False), initial_outputs=False)
 
     def separate(self, *, states: bool) -> Open:
         """Return the Open command of an exchange that gives the states, or else the outputs, of rows folded anew."""

@@ -149,7 +149,7 @@ class StreamedOver:
         return self.query.layout.order.names[0]
 
     @property
-    def waiting(self) -> pa.Schema:
+    def waiting_schema(self) -> pa.Schema:
         """The rows that wait: their time, then all other columns."""
         others = [field for field in self.query.layout.rows if field.name != self.time]
         return pa.schema([pa.field(TIME, pa.int64()), *others])
@@ -484,11 +484,11 @@ class StoredOver:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
         groups = Groups(self.layout)
-        waiting = self._waiting(groups, storages(WAITING))
+        waiting_schema = self._waiting(groups, storages(WAITING))
         states_by_part = [_states_of(groups, part, storages(part.name)) for part in self.parts]
         count = len(groups)
         columns = list(groups.keys(np.arange(count, dtype=np.int32)).columns)
-        columns.append(pa.array(np.append(waiting, np.zeros(count - len(waiting), np.int64))))
+        columns.append(pa.array(np.append(waiting_schema, np.zeros(count - len(waiting_schema), np.int64))))
         for slots, states in states_by_part:
             indexes = np.full(count, -1, np.int64)
             indexes[slots] = np.arange(len(slots))
@@ -550,8 +550,11 @@ def sizes_of(name: str, data: bytes) -> dict[str, int]:
     """
     if is_time_log(data):
         log = read_manifest(data)
-        waiting, is_window_frame_log = name == WAITING, name.startswith(WINDOW_FRAMES)
-        rows = {"waiting_rows": log.waiting * waiting, "framed_rows": log.waiting * is_window_frame_log}
+        is_waiting_log, is_window_frame_log = name == WAITING, name.startswith(WINDOW_FRAMES)
+        rows = {
+            "waiting_rows": log.waiting * is_waiting_log,
+            "framed_rows": log.waiting * is_window_frame_log,
+        }
         return {"runs": log.pieces, "rows": log.row_count, "bytes": log.bytes, **rows}
     pieces = Manifest.decode(data).pieces
     sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}

@@ -116,7 +116,7 @@ class _MovingFrame(WindowFrameFold):
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
-        self._exchange = self.exchange_of(part.running)
+        self._exchange = self.exchange_of(part.running_request)
         self._empty: list[pa.Array] | None = None
         self._slot = -1  # the slot of the window frame before; -1: there is none
         self._low = self._high = 0

@@ -441,14 +441,14 @@ class BucketEpoch:
             results = self._whole(self._exchange.results())
             self._buffered_rows = self._exchange.buffered_rows
         self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
-        return self._finish(self._sound(results))
+        return self._finish(self._without_failed(results))
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of failed groups, in the schema of the query's results. Call it after `run`."""
         if self._buffered_rows is not None and self._failed_groups is not None:
             yield from self._failed_groups.letters(self._buffered_rows)
 
-    def _sound(self, results: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_failed(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Return the results of groups that have not failed. Failed groups are not written and keep their states."""
         if not self._layout.isolates:
             return results

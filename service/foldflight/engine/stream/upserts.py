@@ -628,7 +628,7 @@ class UpsertEpoch:
     def _last(self, parts: Sequence[_Changes]) -> _Changes:
         """Return the last change of each key."""
         if not parts:
-            return self._nothing
+            return self._no_rows
         changes = _Changes.of(parts)
         return changes if len(parts) == 1 else self._last_of(changes, *_sort_changes(changes))
 
@@ -662,7 +662,7 @@ class UpsertEpoch:
         ).with_group(self._layout.group(key))
 
     @cached_property
-    def _nothing(self) -> _Changes:
+    def _no_rows(self) -> _Changes:
         states = self._layout.table.states
         kept_column = pa.array([], states.field(4).type) if self._layout.is_partial else None
         sequence, rows = (pa.array([], states.field(index).type) for index in (0, 1))

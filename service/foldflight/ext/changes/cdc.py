@@ -238,7 +238,7 @@ def from_maxwell(
         sf.map_keys(data_texts).alias("all_names"),
     )
     names = sf.col("names"), sf.col("all_names")
-    before = sf.when(kind == "update", _overlaid(row, sf.col("data"), sf.col("old"), *names, event))
+    before = sf.when(kind == "update", _overlay(row, sf.col("data"), sf.col("old"), *names, event))
     changes = read_events.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
     return _split_changes(changes, "type", "old", "data", _MAXWELL, _NO_ROWS_OF_MAXWELL, event)
 
@@ -314,7 +314,7 @@ def from_canal(
     def rows_of(part: Column) -> Column:
         data, old = part["rows"][0], part["rows"][1]
         names = part["names"], part["all_names"]
-        before = sf.when(kind == "UPDATE", _overlaid(row, data, old, *names, event)).otherwise(data)
+        before = sf.when(kind == "UPDATE", _overlay(row, data, old, *names, event)).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
     converted_parts = sf.transform("left.parts", convert_part)
@@ -768,7 +768,7 @@ def _nearest(name: Column, names: Column) -> Column:
     return sf.when(nearest["distance"] <= few, question).otherwise("")
 
 
-def _overlaid(row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column) -> Column:
+def _overlay(row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column) -> Column:
     """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL.
 
     The query fails if `names` are not all among `all_names`, the new row's: a changed value would be left out.

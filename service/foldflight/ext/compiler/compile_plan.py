@@ -404,7 +404,7 @@ def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may
     """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `label`."""
     if is_vector(type_) and not may_be_null and type_.list_size <= _LENGTH_MAX:
         return RecordField(name, "float", length=type_.list_size, vector=_items_of(type_).format)
-    contents = None if may_be_null else _holding(label or "its accumulator", type_, value)
+    contents = None if may_be_null else _container_types(label or "its accumulator", type_, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)
     length = 0 if may_be_null and label else _length(hint) or _initial_length(value)
@@ -413,7 +413,7 @@ def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may
     return RecordField(name, kind, may_be_null, length)
 
 
-def _holding(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
+def _container_types(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
     """Return the types in an empty list, dict or set, from the type of its states; None for other values."""
     if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
         return None

@@ -586,7 +586,7 @@ class CompiledAccumulators(GroupsAccumulator):
             else:
                 columns.append(self._arena.column(records[field.name], field.contents, expected, narrow=narrow))
         if self._nests:
-            return _nested(columns, type_, {path for path, _ in self._program.layout.parts}, narrow=narrow)
+            return _as_structs(columns, type_, {path for path, _ in self._program.layout.parts}, narrow=narrow)
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
@@ -686,7 +686,7 @@ def _flat(states: pa.Array, names: Sequence[str]) -> list[pa.Array] | None:
     return columns
 
 
-def _nested(
+def _as_structs(
     columns: Sequence[pa.Array | None], type_: pa.DataType, parts: set[str], *, narrow: bool
 ) -> pa.Array | None:
     """Return columns of fields as states of `type_`, whose structs have the names `parts`; None if one is None."""

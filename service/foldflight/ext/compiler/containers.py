@@ -1285,7 +1285,7 @@ def _bisect(*, right: bool) -> Any:
     return position
 
 
-def inserting(less: Any, *, right: bool) -> tuple[Any, Any]:
+def make_bisect(less: Any, *, right: bool) -> tuple[Any, Any]:
     """Return the implementations of `bisect(me, value)` and `insort(me, value)`, with an operator for `<`.
 
     `me` of `bisect` is a list or a tuple of values of one kind.

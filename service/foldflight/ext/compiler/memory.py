@@ -309,11 +309,15 @@ def _comparing_one(kind: str) -> tuple[Any, Any]:
 
 
 @functools.cache
-def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
+def _make_key_operations(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
     """Return the hash of keys, their comparison, and the check that none of their floats is NaN."""
     word_of, same = _comparing_one(kinds[index])
     is_float, is_last = kinds[index] == "float", index + 1 == len(kinds)
-    after = SimpleNamespace(hash_words=None, is_same=None, check=None) if is_last else _comparing(kinds, index + 1)
+    after = (
+        SimpleNamespace(hash_words=None, is_same=None, check=None)
+        if is_last
+        else _make_key_operations(kinds, index + 1)
+    )
     hash_after, same_after, check_after = after.hash_words, after.is_same, after.check
 
     @register_jitable
@@ -341,7 +345,7 @@ def _comparing(kinds: tuple[str, ...], index: int = 0) -> SimpleNamespace:
 @functools.cache
 def search_of(kinds: tuple[str, ...]) -> Any:
     """Return `search(header, words)`: whether a list has an item. Raises ValueError for NaN."""
-    keys, stride = _comparing(kinds), len(kinds)
+    keys, stride = _make_key_operations(kinds), len(kinds)
     is_same, check = keys.is_same, keys.check
 
     @register_jitable
@@ -427,7 +431,7 @@ def _rebuild(header: int, stride: int) -> None:
 @functools.cache
 def dict_operations(kinds: tuple[str, ...], stride: int) -> SimpleNamespace:
     """Return `find(header, key)` and `add_entry(header, words)` of dicts and sets with keys of these kinds."""
-    key_of, keys = words_tuple(len(kinds)), _comparing(kinds)
+    key_of, keys = words_tuple(len(kinds)), _make_key_operations(kinds)
     hash_words, is_same, check = keys.hash_words, keys.is_same, keys.check
 
     @register_jitable

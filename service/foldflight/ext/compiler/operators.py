@@ -226,7 +226,7 @@ def mask_of(classes: tuple[type, ...]) -> int:
     return sum(1 << bit for bit, cls in enumerate(_CLASSES.values()) if issubclass(cls, classes))
 
 
-def _picking(name: str, wins: Any) -> Any:
+def _extreme_operation(name: str, wins: Any) -> Any:
     """Return the implementation of `min` or `max` of two values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
     wins_text = strings.COMPARISONS["<" if name == "min" else ">", "text", "text"][0]
@@ -446,8 +446,8 @@ CALLS: Final[dict[Any, Any]] = {
     decimal.Decimal: _decimal_of,
     datetime.date: datetimes.date_of,
     round: _round,
-    min: _picking("min", _plain(operator.lt)),
-    max: _picking("max", _plain(operator.gt)),
+    min: _extreme_operation("min", _plain(operator.lt)),
+    max: _extreme_operation("max", _plain(operator.gt)),
     range: range,
     math.isnan: _asks("math.isnan", ints=False, floats=math.isnan),
     math.isinf: _asks("math.isinf", ints=False, floats=math.isinf),
@@ -513,7 +513,7 @@ def check_lengths(a: Any, b: Any) -> None:
 
 
 for _right, _names in ((True, ("bisect", "bisect_right")), (False, ("bisect_left",))):
-    _found, _insort = containers.inserting(OPERATORS[operator.lt], right=_right)
+    _found, _insort = containers.make_bisect(OPERATORS[operator.lt], right=_right)
     CALLS.update({getattr(bisect, name): _found for name in _names})
     CALLS.update({getattr(bisect, name.replace("bisect", "insort")): _insort for name in _names})
 

@@ -522,7 +522,7 @@ class _Rewriter:
         elif expr.op == "getattr":
             self.attribute(statement, expr)
         elif expr.op == "call":
-            self.calling(statement, expr)
+            self.rewrite_call(statement, expr)
         elif expr.op == "build_tuple" and self.is_format(expr.items):
             value, spec = expr.items[0], self.constants[expr.items[1].name]
             if type(spec) is _TextFormat:
@@ -905,7 +905,7 @@ class _Rewriter:
             raise Unsupported(f"it calls {function.__module__}.{function.__qualname__}")
         return self.role.author.compile_callee(self.role.function, function)
 
-    def calling(self, statement: ir.Assign, expr: ir.Expr) -> None:
+    def rewrite_call(self, statement: ir.Assign, expr: ir.Expr) -> None:
         name = expr.func.name
         arguments = tuple(expr.args)
         if name in self.methods:

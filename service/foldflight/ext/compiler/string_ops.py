@@ -318,7 +318,7 @@ def _zfill(a: Any, width: Any) -> Any:
 
 
 @register_jitable
-def _unsigned(text: int) -> tuple[int, int, bool]:
+def _number_span(text: int) -> tuple[int, int, bool]:
     """Return where a number begins and ends, without spaces around it and its sign, and whether it is negative."""
     end = length_of(text)
     start = _start_of(text, 0, end, True)
@@ -341,7 +341,7 @@ def number_of(a: Any) -> Any:
 
     def number(a: Any) -> int:
         text = as_number(convert(a))
-        start, end, is_negative = _unsigned(text)
+        start, end, is_negative = _number_span(text)
         magnitude, digits, may_be_line = 0, 0, False
         for offset in range(start, end):
             byte = byte_at(text, offset)
@@ -370,7 +370,7 @@ def float_of(a: Any) -> Any:
 
     def number(a: Any) -> float:
         text = as_number(convert(a))
-        start, end, is_negative = _unsigned(text)
+        start, end, is_negative = _number_span(text)
         digits, count, power, has_point, offset = 0, 0, 0, False, start
         while offset < end:
             byte = byte_at(text, offset)

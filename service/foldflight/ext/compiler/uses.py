@@ -352,7 +352,7 @@ class _Reader:
                 return "text"
             case "binop" | "inplace_binop":
                 function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
-                return _combined(function, self.kind(self.of(expr.lhs)), self.kind(self.of(expr.rhs)))
+                return _operator_kind(function, self.kind(self.of(expr.lhs)), self.kind(self.of(expr.rhs)))
             case "unary":
                 return "bool" if expr.fn is operator.not_ else self.of(expr.value)
             case "cast" | "exhaust_iter" | "getiter" | "iternext":
@@ -380,7 +380,7 @@ class _Reader:
     def item(self, holder: Any, index: Any) -> Any:
         constant_index = index.value if isinstance(index, _Object) else None
         if isinstance(constant_index, slice):
-            return _Many(self.held(holder)) if self.shape_of(holder) else holder
+            return _Many(self.kinds_in(holder)) if self.shape_of(holder) else holder
         if isinstance(holder, _Object) and type(holder.value) is tuple and type(constant_index) is int:
             holder = tuple(map(_Object, holder.value))
         if isinstance(holder, _Object) and type(holder.value) is dict:
@@ -396,7 +396,7 @@ class _Reader:
         if holder == "text":
             return "text"
         member = self.member_at(holder, constant_index)
-        return member if member is not None else self.held(holder)
+        return member if member is not None else self.kinds_in(holder)
 
     def items_of(self, holder: Any) -> Any:
         """Return the items that a loop over a value gives; None if they are unknown."""
@@ -418,7 +418,7 @@ class _Reader:
         contents = getattr(self.fields.get(path), "contents", None)
         return _kinds_of(_only(self.uses.keys.get(path, ())) if contents is None else contents.key)
 
-    def held(self, holder: Any) -> Any:
+    def kinds_in(self, holder: Any) -> Any:
         """Return what a container holds: its items, or the values of a dict."""
         if self.shape_of(holder) != "dict":
             return self.key_in(holder)
@@ -430,9 +430,9 @@ class _Reader:
         if isinstance(function, _BoundMethod):
             if isinstance(function.of, _Place):
                 if function.name in ("get", "setdefault", "pop"):
-                    return self.held(function.of) or (arguments[1] if len(arguments) > 1 else None)
+                    return self.kinds_in(function.of) or (arguments[1] if len(arguments) > 1 else None)
                 if function.name in ("items", "keys", "values"):
-                    pair = self.key_in(function.of), self.held(function.of)
+                    pair = self.key_in(function.of), self.kinds_in(function.of)
                     return _Many({"items": pair, "keys": pair[0], "values": pair[1]}[function.name])
                 return None
             if isinstance(function.of, _Object) and type(function.of.value) is dict:
@@ -473,7 +473,7 @@ def _kinds_of(part: Element | None) -> Any:
     return None if part is None else part.kinds if part.is_tuple else part.kinds[0]
 
 
-def _combined(function: Any, one: Any, other: Any) -> Any:
+def _operator_kind(function: Any, one: Any, other: Any) -> Any:
     """Return the kind of the result of an operator."""
     if function in _COMPARING:
         return "bool"

@@ -23,7 +23,7 @@ from foldflight.ext.conformance.raw import (
     RawServer,
     expect,
     expect_refusal,
-    opening,
+    open_command,
     rows_of,
     rule,
 )
@@ -80,7 +80,7 @@ def _function_info(server: RawServer) -> None:
     "Bind the calls as DoExchange does, without opening an exchange, and wrap Opened in a ServerFrame.",
 )
 def _describe(server: RawServer) -> None:
-    description, schema = server.describe(opening([server.call]))
+    description, schema = server.describe(open_command([server.call]))
     with server.exchange() as exchange:
         expect(schema, exchange.schema, "the described schema")
         expect(_bound(description), _bound(exchange.opened), "the described calls")
@@ -106,7 +106,7 @@ def _bound(reply: pb.Opened) -> list[pb.OpenedCall]:
 )
 def _describe_refuses(server: RawServer) -> None:
     with expect_refusal("SCHEMA_MISMATCH"):
-        server.describe(opening([{**server.call, "arguments": ["nowhere"]}]))
+        server.describe(open_command([{**server.call, "arguments": ["nowhere"]}]))
 
 
 @rule(
@@ -115,8 +115,8 @@ def _describe_refuses(server: RawServer) -> None:
     "Implement GetSchema with GetFlightInfo.",
 )
 def _get_schema(server: RawServer) -> None:
-    _, schema = server.describe(opening([server.call]))
-    descriptor = fl.FlightDescriptor.for_command(opening([server.call]).SerializeToString())
+    _, schema = server.describe(open_command([server.call]))
+    descriptor = fl.FlightDescriptor.for_command(open_command([server.call]).SerializeToString())
     expect(server.client.get_schema(descriptor, server.options()).schema, schema, "the schema")
 
 
@@ -149,7 +149,7 @@ def _status_action(server: RawServer) -> None:
 def _authorization(server: RawServer) -> None:
     if server.token is None:
         raise NotTriedError("no token was given")
-    command = opening([server.call], COLUMNS).SerializeToString()
+    command = open_command([server.call], COLUMNS).SerializeToString()
     for headers in ([], [(b"authorization", b"Bearer " + b"wrong" * 8)], [(b"authorization", server.token.encode())]):
         options = fl.FlightCallOptions(timeout=server.deadline_s, headers=headers)
         with expect_refusal("UNAUTHENTICATED"):
@@ -182,7 +182,7 @@ def _encodings(server: RawServer) -> None:
         pa.dense_union([pa.field("a", pa.int64())]),
     ):
         with expect_refusal("SCHEMA_MISMATCH"):
-            server.describe(opening([server.call], pa.schema([("value", pa.int64()), ("odd", odd)])))
+            server.describe(open_command([server.call], pa.schema([("value", pa.int64()), ("odd", odd)])))
 
 
 # Field 1000, a varint: stands for a field of a later version of the protocol.
@@ -271,7 +271,7 @@ def _protocol_version(server: RawServer) -> None:
     "Use a protobuf parser that skips unknown fields, and do not compare serialized messages.",
 )
 def _unknown_fields(server: RawServer) -> None:
-    command = opening([]).SerializeToString() + _UNKNOWN
+    command = open_command([]).SerializeToString() + _UNKNOWN
     call = pb.Call(**server.call).SerializeToString() + _UNKNOWN
     command += b"\x12" + bytes([len(call)]) + call  # field 2, a message: the call
     with server.exchange_of(command) as exchange:
@@ -297,7 +297,7 @@ def _unknown_function(server: RawServer) -> None:
 )
 def _bad_open(server: RawServer) -> None:
     with expect_refusal("BAD_FRAME"):
-        server.exchange_of(opening([]))
+        server.exchange_of(open_command([]))
     with expect_refusal("BAD_FRAME", "PROTOCOL_VERSION"):
         server.exchange_of(b"\xff\xff\xff")
     with expect_refusal("BAD_FRAME"):
@@ -334,7 +334,7 @@ def _stream_schema(server: RawServer) -> None:
     "Compare Call.fingerprint with the bound call's. An empty one means any.",
 )
 def _expected_fingerprint(server: RawServer) -> None:
-    description, _ = server.describe(opening([server.call]))
+    description, _ = server.describe(open_command([server.call]))
     fingerprint = description.calls[0].fingerprint
     server.exchange({**server.call, "fingerprint": fingerprint}).cancel()
     with expect_refusal("SCHEMA_MISMATCH"):

@@ -146,7 +146,7 @@ class Failing(Provocation):
     def after(self, frame: Frame, observation: ObservedExchange) -> None:
         if isinstance(frame, Barrier):
             observation.record.provoke()
-            observation.record.refusing()
+            observation.record.note_refusal()
             raise self._error
 
 

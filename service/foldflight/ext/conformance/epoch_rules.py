@@ -655,12 +655,12 @@ def _checkpoint(server: RawServer) -> None:
         exchange.epoch(1, [(0, 0, 1)])
         exchange.chunk([(5, 0, 5), (2, 0, 7)])
         exchange.checkpoint()
-        saved_states = exchange.saved()
+        saved_states = exchange.saved_states()
         expect(saved_states["slot"].to_pylist(), [2, 5], "the slots of the checkpoint")
         expect(saved_states["output_0"].null_count, 2, "the NULL outputs of the checkpoint")
         exchange.chunk([(2, 0, 9)])
         exchange.checkpoint()
-        expect(exchange.saved()["slot"].to_pylist(), [2], "the slots of a second checkpoint")
+        expect(exchange.saved_states()["slot"].to_pylist(), [2], "the slots of a second checkpoint")
         expect(exchange.epoch(2)["slot"].to_pylist(), [2, 5], "the slots of the barrier after checkpoints")
     with server.exchange() as exchange:
         exchange.states(exchange.state_batch(saved_states))
@@ -679,7 +679,7 @@ def _checkpoint_without_states(server: RawServer) -> None:
         exchange.epoch(1, [(0, 0, 1)])
         exchange.chunk([(1, 0, 1)])
         exchange.checkpoint()
-        saved_states = exchange.saved()
+        saved_states = exchange.saved_states()
         expect(saved_states["slot"].to_pylist(), [0, 1], "the slots of the checkpoint")
         expect(saved_states["state_0"].null_count, 0, "the NULL states of the checkpoint")
 
@@ -694,9 +694,9 @@ def _checkpoint_if_reopen(server: RawServer) -> None:
     with server.exchange() as exchange:
         exchange.chunk([(3, 0, 1)])
         exchange.send(pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=True)))
-        expect(exchange.saved().num_rows, 0, "the number of saved states while the exchange may stay")
+        expect(exchange.saved_states().num_rows, 0, "the number of saved states while the exchange may stay")
         exchange.checkpoint()
-        expect(exchange.saved()["slot"].to_pylist(), [3], "the slots of the checkpoint after that")
+        expect(exchange.saved_states()["slot"].to_pylist(), [3], "the slots of the checkpoint after that")
 
 
 @rule(

@@ -93,7 +93,7 @@ def rows_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
+def open_command(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
     """Return an Open that requests states and outputs. `fields` override its fields."""
     all_fields = {"protocol_version": 1, "return_states": True, "return_outputs": True, **fields}
     return pb.Open(calls=[pb.Call(**call) for call in calls], columns=columns.serialize().to_pybytes(), **all_fields)
@@ -182,7 +182,7 @@ class RawServer:
         self, *calls: CallOf, columns: pa.Schema = COLUMNS, stream_columns: pa.Schema | None = None, **fields: Any
     ) -> RawExchange:
         """Open an exchange and read Opened."""
-        return self.exchange_of(opening(calls or (self.call,), columns, **fields), stream_columns or columns)
+        return self.exchange_of(open_command(calls or (self.call,), columns, **fields), stream_columns or columns)
 
     def exchange_of(self, command: pb.Open | bytes, columns: pa.Schema = COLUMNS) -> RawExchange:
         """Open an exchange with this command, and read Opened."""
@@ -303,7 +303,7 @@ class RawExchange:
         """Return the results of an epoch, with all parts concatenated."""
         return self._whole("results", "epoch", epoch, "the epoch of the results")
 
-    def saved(self) -> pa.Table:
+    def saved_states(self) -> pa.Table:
         """Return the states that a checkpoint saved, with all parts concatenated."""
         return self._whole("saved_states", "problem", "", "the problem of the checkpoint")
 

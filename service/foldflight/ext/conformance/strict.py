@@ -39,7 +39,7 @@ from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Registry, RowKind
 from foldflight.server.error_translation import to_flight_error
 from foldflight.server.flightbase import flight_info
-from foldflight.server.rpc_server import VanishedError, reading, send
+from foldflight.server.rpc_server import VanishedError, read_message, send
 
 # If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0
@@ -138,7 +138,7 @@ class Record:
             self.provoked = 1
             return True
 
-    def refusing(self) -> None:
+    def note_refusal(self) -> None:
         """Record that an error that is not retryable is sent."""
         with self._condition:
             self._has_refused = True
@@ -415,7 +415,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             exchange.close()
 
     def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
-        stream_schema = reading(lambda: reader.schema, context)
+        stream_schema = read_message(lambda: reader.schema, context)
         if stream_schema != columns:
             problem = (
                 f"the stream has the columns {stream_schema.names}, of types {stream_schema.types}, "
@@ -479,7 +479,7 @@ def _receive_messages(reader: Any, context: Any) -> Iterator[Message]:
     """Yield the engine's messages until it closes its direction."""
     while True:
         try:
-            message = reading(reader.read_chunk, context)
+            message = read_message(reader.read_chunk, context)
         except StopIteration:
             if context.is_cancelled():
                 raise VanishedError from None

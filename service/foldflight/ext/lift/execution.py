@@ -496,7 +496,7 @@ class _StackFrame:
 
     # --- operators ------------------------------------------------------------------------------------------------
 
-    def present(self, value: Any, node: ast.AST) -> Expr:
+    def require_value(self, value: Any, node: ast.AST) -> Expr:
         """Return a value. If it is None in this run, the method raises."""
         if not isinstance(value, Expr):
             raise self.unsupported(f"it computes {ast.unparse(node)!r} with something other than numbers")
@@ -506,7 +506,7 @@ class _StackFrame:
 
     def number(self, value: Any, node: ast.AST) -> Expr:
         """Return an int or float. If it is None in this run, the method raises."""
-        value = self.present(value, node)
+        value = self.require_value(value, node)
         if value.kind == "bool":
             known_fact = self.running.facts.get(value)
             return as_int(value) if known_fact is None else const(int(known_fact))
@@ -514,7 +514,7 @@ class _StackFrame:
             raise self.unsupported(f"it computes {ast.unparse(node)!r} with values of the type {value.kind}")
         return value
 
-    def floating(self, value: Expr, node: ast.AST, end: int = _WHOLE_MAX) -> Expr:
+    def as_float(self, value: Expr, node: ast.AST, end: int = _WHOLE_MAX) -> Expr:
         """Return a number as a float. Integers beyond `end` are unsupported."""
         if value.kind == "float":
             return value
@@ -533,18 +533,18 @@ class _StackFrame:
         if are_whole and fit and self.running.divides:
             return quotient(one, other)
         end = _WHOLE_MAX if are_whole else _LONG_MAX
-        return divide(self.floating(one, node, end), self.floating(other, node, end))
+        return divide(self.as_float(one, node, end), self.as_float(other, node, end))
 
     def binary(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Expr:
         if type(op) in _OPERATORS:
             raise self.unsupported(f"it uses the operator {_OPERATORS[type(op)]} in {ast.unparse(node)!r}")
         if any(isinstance(each, Expr) and is_decimal(each.kind) for each in (left, right)):
-            return self.decimal(op, self.present(left, node), self.present(right, node), node)
+            return self.decimal(op, self.require_value(left, node), self.require_value(right, node), node)
         one, other = self.number(left, node), self.number(right, node)
         if isinstance(op, ast.Div):
             return self.divide(one, other, node)
         if "float" in (one.kind, other.kind):
-            one, other = self.floating(one, node, _LONG_MAX), self.floating(other, node, _LONG_MAX)
+            one, other = self.as_float(one, node, _LONG_MAX), self.as_float(other, node, _LONG_MAX)
         match op:
             case ast.Add():
                 return add(one, other)
@@ -673,7 +673,7 @@ class _StackFrame:
         if kinds <= {"bool", "int", "float"}:
             one, other = self.number(left, node), self.number(right, node)
             if "float" in kinds:
-                return self.floating(one, node), self.floating(other, node)
+                return self.as_float(one, node), self.as_float(other, node)
             return one, other
         if len(kinds) > 1 or kinds & {"other", "none"}:
             raise self.unsupported(
@@ -881,7 +881,7 @@ def _int(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
 
 
 def _float(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
-    return caller.floating(caller.number(_one(caller, arguments, node), node), node)
+    return caller.as_float(caller.number(_one(caller, arguments, node), node), node)
 
 
 def _decimal(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> KnownObject:
@@ -896,7 +896,7 @@ def _decimal(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> KnownO
 
 def _test_operand(test: Callable[[Expr], Expr]) -> Callable[[_StackFrame, list[Any], ast.AST], Expr]:
     def call(caller: _StackFrame, arguments: list[Any], node: ast.AST) -> Expr:
-        return test(caller.floating(caller.number(_one(caller, arguments, node), node), node))
+        return test(caller.as_float(caller.number(_one(caller, arguments, node), node), node))
 
     return call
 

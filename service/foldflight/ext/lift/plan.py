@@ -223,13 +223,13 @@ class LiftPlan:
         return cls(lift, tuple(_with_rest(each, failure_conditions) for each in aggregates), tuple(limbs))
 
     @property
-    def raising(self) -> tuple[Expr, ...]:
+    def failure_conditions(self) -> tuple[Expr, ...]:
         """Conditions for rows that fail: one of them holds. They are shorter than the conditions of `failures`."""
-        raising: list[Expr] = []
+        failure_conditions: list[Expr] = []
         for each in self.lift.failures:
             conditions = each.when.parts if each.when.op == "and" else (each.when,)
-            raising.append(all_of([one for one in conditions if not_(one) not in raising]))
-        return tuple(raising)
+            failure_conditions.append(all_of([one for one in conditions if not_(one) not in failure_conditions]))
+        return tuple(failure_conditions)
 
     def type_of(self, index: int, inputs: Sequence[pa.DataType]) -> pa.DataType:
         """Return the type of the results of an aggregate, for arguments of these types."""

@@ -726,7 +726,7 @@ def _aggregates_of(
     if task.counts_rows:
         aggregates[ROWS] = "count(1)"
     for number, call in enumerate(calls):
-        failure_count = call.raising
+        failure_count = call.raising_aggregate
         for index, aggregate in enumerate(call.plan.aggregates):
             raises = index == failure_count and bool(call.plan.lift.failures)
             limb = call.limb(aggregate, parts, raises=raises, skips_null=skips_null)
@@ -776,7 +776,7 @@ class _Call:
     names: Mapping[str, str]
 
     @property
-    def raising(self) -> int:
+    def raising_aggregate(self) -> int:
         """The aggregate that raises the errors of the author's method: a sum, which no plan leaves out."""
         sums = (index for index, each in enumerate(self.plan.aggregates) if each.sums)
         return next(sums, 0)
@@ -804,7 +804,7 @@ class _Call:
             return f"coalesce({value}, {zero})" if aggregate.sums and not skips_null else value
         cases = []
         if raises:
-            fails = " OR ".join(self._when(each, parts) for each in self.plan.raising)
+            fails = " OR ".join(self._when(each, parts) for each in self.plan.failure_conditions)
             cases.append(f"WHEN {fails} THEN raise_error({self._error(parts)})")
         for part in aggregate.cases:
             value = self.text(part.value, parts)

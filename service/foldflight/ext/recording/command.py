@@ -394,7 +394,7 @@ def read_dead_letters(
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the dead letters of {name} have no rows to replay: its groups failed without one"
         )
-    return _recording(table, call, function)
+    return _recording_of_rows(table, call, function)
 
 
 def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] | None) -> tuple[str, ...]:
@@ -411,7 +411,7 @@ def _arguments_in(table: pa.Table, function: Function, arguments: Sequence[str] 
     return tuple(names)
 
 
-def _recording(table: pa.Table, call: Call, function: Function) -> Recording:
+def _recording_of_rows(table: pa.Table, call: Call, function: Function) -> Recording:
     rows = table.column("row").combine_chunks()
     columns = {field.name: rows.field(index) for index, field in enumerate(rows.type)}
     keys = table.column("key").to_pylist() if "key" in table.schema.names else [{}] * table.num_rows

@@ -137,7 +137,7 @@ def read_recording(path: str | Path, *, key: str | None = None) -> Recording:
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read the recording {path}: {error.strerror}") from None
     try:
-        recording = _recording(_checked_parts(data, key))
+        recording = _join_parts(_checked_parts(data, key))
     except RejectedError as error:
         raise RejectedError(error.code, f"{path}: {error.message}") from None
     return replace(recording, about={**recording.about, "file": Path(path).name})
@@ -179,7 +179,7 @@ def parts_in(file: IO[bytes], start: int = 0) -> Iterator[RecordingPart]:
         yield RecordingPart(kind, file.read(message_bytes), file.read(batch_bytes))
 
 
-def _recording(parts: Sequence[RecordingPart]) -> Recording:
+def _join_parts(parts: Sequence[RecordingPart]) -> Recording:
     if [each.kind for each in parts[:2]] != [ABOUT, OPEN]:
         raise RejectedError("BAD_FRAME", "the recording does not begin with the parts A and O")
     about, open_request = _about(parts[0].message), decode_open(parts[1].message)

@@ -36,7 +36,7 @@ from foldflight.ext.tables.merge_sql import quote_name
 from foldflight.ext.tables.postgres import PostgresTable
 from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.columns import rejecting
-from foldflight.spark.rowkinds import refuse_unsaid
+from foldflight.spark.rowkinds import refuse_unset_kinds
 from foldflight.spark.state_reader import refuse_moved
 from foldflight.spark.versions.facts import TABLES, require
 from foldflight.spark.versions.sessions import is_remote
@@ -179,7 +179,7 @@ def _check_columns(changes: DataFrame, keys: Sequence[str]) -> None:
     if len(names) != len(set(names)):
         raise RejectedError("SCHEMA_MISMATCH", f"the stream has two columns with one name: {', '.join(names)}")
     if ROW_KIND not in names:
-        refuse_unsaid(changes, "write_table", f"rename it to {ROW_KIND}, or leave it out")
+        refuse_unset_kinds(changes, "write_table", f"rename it to {ROW_KIND}, or leave it out")
     for key in keys:
         if key not in names or key == ROW_KIND:
             raise RejectedError("SCHEMA_MISMATCH", f"the key {key} is no column of the stream: {', '.join(names)}")

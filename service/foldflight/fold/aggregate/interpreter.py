@@ -169,12 +169,12 @@ class InterpretedAccumulators(GroupsAccumulator):
         self._at_work = (slots, progress)
         has_failed = bool(self.failures)
         if has_failed:  # its create_accumulator has just failed
-            steps = self._sound(steps)
+            steps = self._skip_failed(steps)
         try:
             with self._in_methods():
                 while not self._ran(rows, steps, slots, progress):
                     if not has_failed:
-                        steps, has_failed = self._sound(steps), True
+                        steps, has_failed = self._skip_failed(steps), True
         finally:
             self._at_work = None
 
@@ -182,7 +182,7 @@ class InterpretedAccumulators(GroupsAccumulator):
     def _in_methods(self) -> Iterator[None]:
         """Enclose calls of the author's methods."""
         with (
-            contextlib.nullcontext() if self.waits is None else self.waits.logging(),
+            contextlib.nullcontext() if self.waits is None else self.waits.log_to_exchange(),
             ignore_float_errors(self._vector_types),
         ):
             yield
@@ -248,7 +248,7 @@ class InterpretedAccumulators(GroupsAccumulator):
         if not self.failures.take(failure):
             raise failure from error
 
-    def _sound(self, steps: Iterator[Any]) -> Iterator[Any]:
+    def _skip_failed(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Skip steps of failed slots, including slots that fail in the meantime."""
         return (step for step in steps if step[0] not in self.failures)
 

@@ -51,7 +51,7 @@ def _names(target: Any, owner: type | None) -> dict[str, Any]:
         for name, member in own.items():
             if name not in module and not hasattr(builtins, name):
                 visible.setdefault(name, member)
-        outermost, inner = _outermost(cls)
+        outermost, inner = _outermost_class(cls)
         visible.setdefault(outermost, inner)
     return visible
 
@@ -90,7 +90,7 @@ def _stack_frames(target: Any, *, in_functions: bool) -> typing.Iterator[FrameTy
         stack_frame = stack_frame.f_back
 
 
-def _outermost(cls: type) -> tuple[str, Any]:
+def _outermost_class(cls: type) -> tuple[str, Any]:
     """Return the name of the outermost class around a class, and an object with what its unfinished body has so far."""
     name, inner = cls.__name__, typing.cast("Any", cls)
     for stack_frame in _stack_frames(cls, in_functions=False):

@@ -136,7 +136,7 @@ class Relay:
 
         try:
             _set_up(client)
-            upstream = _connecting(target.port or 0)
+            upstream = _start_connecting(target.port or 0)
         except OSError as error:
             client.close()
             release()
@@ -159,7 +159,7 @@ def _set_up(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _connecting(port: int) -> socket.socket:
+def _start_connecting(port: int) -> socket.socket:
     """Return a socket that is being connected. If that fails, the first read raises the error."""
     upstream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:

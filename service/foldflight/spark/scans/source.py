@@ -422,9 +422,9 @@ class ReadSplits:
         size = _BatchSize(self.source.types, self.bounds)
         for split in splits:
             for batch in self._read(split, filesystem, size):
-                yield self._passing(batch)
+                yield self._rows_that_pass(batch)
 
-    def _passing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _rows_that_pass(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         narrow_batch = pa.RecordBatch.from_arrays(
             [batch.column(name) for name in self.source.columns], names=list(self.source.columns)
         )

@@ -27,8 +27,8 @@ test-all: $(STAMP) ## Run all tests, with all examples of those that generate th
 	$(BIN)/pytest --hypothesis-profile=thorough
 
 # Change data is read by many expressions of Spark, of which older versions lack some.
-CHANGE_DATA := $(addprefix tests/spark/test_cdc.py::test_,each_operation_of_debezium_is_split events_of_a_real_connector \
-	the_old_row_of_maxwell_has_the_changed_columns what_spark_without_try_cast_reads what_a_lenient_parser_reads_is_refused)
+CHANGE_DATA := $(addprefix tests/spark/test_cdc.py::test_,each_operation_of_debezium_is_split events_of_a_real_connector_equal_its_table \
+	the_old_row_of_maxwell_has_the_changed_columns spark_without_try_cast_says_what_needs_it texts_that_only_a_lenient_parser_reads_are_refused)
 
 # What all plans have in common: batch, OVER, scalar functions and SQL; and streams of all kinds, which Spark 3.5 does not
 # have, with the checkpoints that older Sparks have written.

@@ -24,7 +24,7 @@ ENGINES = {name: mode.engine for name, mode in MODES.items()} | WAYS
 
 @pytest.fixture(scope="session")
 def parts() -> None:
-    """Skip tests without the programs that they need; `test_the_parts_are_there` fails then."""
+    """Skip tests without the programs they need; `test_the_programs_that_no_package_brings_are_installed` fails."""
     if client() is None:
         pytest.skip(MISSING)
     if programs() is None:

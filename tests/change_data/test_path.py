@@ -48,7 +48,7 @@ PHASES: list[list[str]] = [
 ]
 
 
-def test_the_parts_are_there() -> None:
+def test_the_programs_that_no_package_brings_are_installed() -> None:
     """The programs that no package brings are installed; without them the other tests are skipped."""
     assert client() is not None, MISSING
     assert programs() is not None, NO_POSTGRES
@@ -69,14 +69,16 @@ def test_a_table_follows_a_database(source: Source, spark: SparkProcess, tmp_pat
 
 @pytest.mark.parametrize("table", ["orders", "orders_key"])
 @pytest.mark.parametrize("way", ["defaults", "payload", *WAYS])
-def test_ways_through_kafka(source: Source, spark: SparkProcess, way: str, table: str) -> None:
+def test_partitions_and_aborted_transactions_of_kafka_change_nothing(
+    source: Source, spark: SparkProcess, way: str, table: str
+) -> None:
     """Topics of several partitions and aborted transactions change nothing; with keys, old rows need not be whole."""
     keys = "id" if table == "orders_key" else None
     result = spark.ask(jobs.totals_in_batch, source.broker, f"{way}.inv.{table}", keys)
     assert sorted(result) == sorted(source.ask(TOTALS.format(f"inv.{table}")))
 
 
-def test_aborted_events_are_there(source: Source, spark: SparkProcess) -> None:
+def test_the_topic_has_events_of_aborted_transactions(source: Source, spark: SparkProcess) -> None:
     """Without `kafka.isolation.level` Spark reads what transactions aborted, so the option is needed."""
     result = spark.ask(jobs.totals_in_batch, source.broker, "aborted.inv.orders", None, isolation="read_uncommitted")
     (rows,) = (orders for customer, _, orders, _ in result if customer == "north")
@@ -108,7 +110,9 @@ def end(source: Source, spark: SparkProcess, folder: Path, points: dict[str, str
         points = again
 
 
-def test_drivers_that_die_everywhere(source: Source, spark: SparkProcess, tmp_path: Path) -> None:
+def test_a_table_equals_the_database_after_drivers_died_at_each_point(
+    source: Source, spark: SparkProcess, tmp_path: Path
+) -> None:
     """After 24 deaths at three points of each of three targets, all have what the database answers, Kafka's too."""
     deaths = []
     for number in range(10):
@@ -131,7 +135,7 @@ def test_drivers_that_die_everywhere(source: Source, spark: SparkProcess, tmp_pa
 
 
 @pytest.mark.parametrize("point", jobs.POINTS)
-def test_a_driver_that_is_killed(source: Source, tmp_path: Path, point: str) -> None:
+def test_a_killed_driver_loses_and_repeats_nothing(source: Source, tmp_path: Path, point: str) -> None:
     """The next driver goes on, and the table has each epoch once."""
     file, folder = tmp_path / "totals.duckdb", tmp_path / "spark"
     arguments = (source.broker, "payload.inv.orders", f"duckdb://{file}?table=totals", tmp_path / "checkpoint")

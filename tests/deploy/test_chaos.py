@@ -80,7 +80,9 @@ def fleet() -> Iterator[Fleet]:
         result.down()
 
 
-def test_queries_over_containers_in_chaos(fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_succeed_while_containers_fail(
+    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Servers are killed, paused, disconnected and restarted while queries run; no task fails."""
     harms = queries_in_chaos(Containers(fleet), tmp_path, capsys)
     assert sum(harms.values()) >= 5

@@ -136,7 +136,7 @@ def test_pods_ask_for_a_device_as_the_page_says(tmp_path: Path) -> None:
     assert DEVICE["extraEnv"][0] in container["env"]
 
 
-def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None:
+def test_names_are_unique_and_selectors_match_the_pods(objects: list[dict[str, Any]]) -> None:
     """Names are unique in their kind, labels are the usual ones, and selectors match the pods."""
     assert len({(each["kind"], each["metadata"]["name"]) for each in objects}) == len(objects)
     (deployment,) = of_kind(objects, "Deployment")
@@ -243,7 +243,7 @@ def test_servers_reach_the_collector_of_traces(endpoint: str, port: int, tmp_pat
     assert added_rules == [{"ports": [{"port": port, "protocol": "TCP"}]}]
 
 
-def test_servers_record_into_a_volume(tmp_path: Path) -> None:
+def test_recordings_are_written_only_into_a_volume(tmp_path: Path) -> None:
     """With a volume it is mounted, and the setting names its folder; without one nothing is recorded."""
     assert "record" not in settings_of(render({}, tmp_path))
     objects = render({"recordings": {"volume": {"emptyDir": {"sizeLimit": "2Gi"}}}}, tmp_path)
@@ -289,7 +289,7 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
         )
 
 
-def test_a_digest_selects_the_image(tmp_path: Path) -> None:
+def test_a_node_pulls_the_image_of_the_digest(tmp_path: Path) -> None:
     """With a digest, a node pulls exactly that image; another text is refused before anything is installed."""
     digest = "sha256:" + "0f" * 32
     objects = render({"image": {"tag": "2", "digest": digest}}, tmp_path)
@@ -317,7 +317,7 @@ def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
         assert not any(of_kind(objects, other) for other in others)
 
 
-def test_what_the_chart_does_not_know_of_can_be_added(tmp_path: Path) -> None:
+def test_users_can_add_settings_that_the_chart_does_not_have(tmp_path: Path) -> None:
     """Additional variables, volumes and mounts are added to the server, and annotations to the Deployment."""
     objects = render(FULL, tmp_path)
     pod = pod_of(objects)
@@ -372,7 +372,7 @@ def test_the_chart_can_be_a_dependency(tmp_path: Path) -> None:
     assert not helm("template", "release", str(parent), "--set", "foldflight.enabled=false").strip()
 
 
-def test_ways_in_from_outside(tmp_path: Path) -> None:
+def test_routes_and_ingresses_expose_calls_and_the_status_page_only(tmp_path: Path) -> None:
     """Routes and ingresses lead calls to the servers; only the status page and its data are exposed of the pages."""
     objects = render(FULL, tmp_path)
     (grpc,) = of_kind(objects, "GRPCRoute")
@@ -484,7 +484,7 @@ def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
     assert checksum() is None, "Secrets that are not there yet come with the pods that read them"
 
 
-def test_the_operators_objects(tmp_path: Path) -> None:
+def test_monitors_rules_and_dashboards_select_the_servers(tmp_path: Path) -> None:
     """The scrape selects the Service of the peers by its labels. Rules and dashboard equal the files."""
     objects = render(FULL, tmp_path)
     (monitor,) = of_kind(objects, "ServiceMonitor")
@@ -535,7 +535,7 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
         ("extraEnv[0].nmae=X", "extraEnv"),
     ],
 )
-def test_the_schema_refuses(value: str, complaint: str) -> None:
+def test_the_schema_refuses_values_that_cannot_work(value: str, complaint: str) -> None:
     """An unknown or invalid value is refused before anything is installed, and the error names it."""
     command = [tool("helm"), "template", "folds", str(CHART), "--set", value]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -251,7 +251,7 @@ def test_both_forms_of_the_lock_agree() -> None:
 @pytest.mark.parametrize(
     ("bill", "lock"), [("server", "requirements.txt"), ("spark", "requirements-spark.txt")], ids=["server", "spark"]
 )
-def test_a_bill_of_materials_is_that_of_the_lock(bill: str, lock: str) -> None:
+def test_the_bill_of_materials_lists_the_packages_of_the_lock(bill: str, lock: str) -> None:
     """The bill of materials of an image has the packages that are locked for it, and depends on nothing else."""
     content = json.loads((ROOT / f"deploy/{bill}.cdx.json").read_text(encoding="utf-8"))
     components = {(canonicalize_name(each["name"]), each["version"]) for each in content["components"]}
@@ -262,14 +262,14 @@ def test_a_bill_of_materials_is_that_of_the_lock(bill: str, lock: str) -> None:
     assert content["metadata"]["component"]["version"] == project["version"]
 
 
-def test_a_clone_needs_nothing_beside_it() -> None:
+def test_a_clone_refers_to_no_file_outside_it() -> None:
     """Scripts, tests and documents name no folder beside the repository."""
     beside = "../" + "shared"
     files = run("git", "ls-files", cwd=ROOT).splitlines()
     assert [name for name in files if (ROOT / name).suffix in _TEXTS and beside in (ROOT / name).read_text()] == []
 
 
-def test_missing_tools_are_one_line() -> None:
+def test_a_missing_tool_is_reported_in_one_line() -> None:
     """Without container engine and programs the run fails with one remedy, and no test fails in a way of its own."""
     environment = {name: value for name, value in os.environ.items() if name not in {"DEPLOY_TOOLS", "BASE_IMAGE"}}
     command = (sys.executable, "-m", "pytest", "-q", "-m", "slow", "tests/deploy/test_chart.py")

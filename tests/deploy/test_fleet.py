@@ -89,7 +89,7 @@ def test_the_page_comes_through_the_balancer(fleet: Fleet) -> None:
         urllib.request.urlopen(f"{base}/metrics", timeout=60)
 
 
-def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
+def test_exchanges_go_on_while_servers_come_and_go(fleet: Fleet) -> None:
     """Four servers share old and new exchanges. Two are stopped while they fold, and no row is lost or repeated."""
     with Load(fleet.url, 6) as load:
         assert eventually(load.goes_on, SOON_S)
@@ -107,7 +107,7 @@ def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
     more.check()
 
 
-def test_rolling_restart_under_load(fleet: Fleet) -> None:
+def test_a_rolling_restart_loses_no_row(fleet: Fleet) -> None:
     """Each server drains, ends with exit code 0 and restarts. Exchanges move, and every count is right."""
     with Load(fleet.url, 8) as load:
         assert eventually(load.goes_on, SOON_S)
@@ -141,7 +141,7 @@ def problems(fleet: Fleet) -> str:
 
 
 @pytest.mark.parametrize("harm", [pause, cut_off])
-def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[], str]]) -> None:
+def test_a_silent_server_is_replaced_by_another(fleet: Fleet, harm: Callable[[str], Callable[[], str]]) -> None:
     """A server that hangs or is unreachable gets no new exchanges; its exchanges move after their deadline."""
     silent, _ = fleet.servers()
     with Load(fleet.url, 6, deadline_s=4) as load:
@@ -162,7 +162,7 @@ def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[]
     load.check()
 
 
-def test_a_server_that_is_killed(fleet: Fleet) -> None:
+def test_a_killed_server_is_replaced_by_another(fleet: Fleet) -> None:
     """The exchanges of a killed server continue on another one, each row once, and the restarted server is used."""
     killed_server, _ = fleet.servers()
     with Load(fleet.url, 6) as load:

@@ -80,7 +80,7 @@ def _connections() -> Iterator[None]:
     close_connections()
 
 
-def test_it_says_what_it_is() -> None:
+def test_the_image_has_labels_a_user_and_a_health_check() -> None:
     """The image has labels, a numeric user and a health check, and is no larger than its libraries require."""
     (facts,) = json.loads(docker("inspect", IMAGE))
     config = facts["Config"]
@@ -96,7 +96,7 @@ def test_it_says_what_it_is() -> None:
     assert docker("run", "--rm", "--entrypoint", "python", IMAGE, "-c", look) == "False"
 
 
-def test_its_bill_of_materials_lists_what_is_installed() -> None:
+def test_the_bill_of_materials_lists_what_is_installed() -> None:
     """The bill of materials of each image names the packages of its environment, with their versions."""
     program = (
         "import importlib.metadata as m, json, sys;"
@@ -114,7 +114,7 @@ def test_its_bill_of_materials_lists_what_is_installed() -> None:
         assert set(unlisted_names) <= {"foldflight", "pip", "setuptools"}
 
 
-def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> None:
+def test_the_image_folds_without_rights_and_with_bounded_resources() -> None:
     """Without a user name, with a read-only root file system and with workers, it serves on the CPUs of its quota."""
     server = Server(IMAGE, "serve", "--workers", "2").with_kwargs(**RESTRICTED, nano_cpus=10**9, mem_limit="1g")
     with server:
@@ -171,7 +171,7 @@ def test_functions_come_from_a_package_that_a_derived_image_installs(tmp_path: P
         assert "longest" in server.functions()
 
 
-def test_any_user_may_run_it() -> None:
+def test_the_image_runs_as_any_user() -> None:
     """As on OpenShift, an image runs as an unknown user in the group of root."""
     with Server().with_kwargs(**RESTRICTED, user="1000660000:0") as server:
         server.await_ready()
@@ -187,7 +187,7 @@ def test_a_module_that_is_not_there_ends_the_container_with_the_reason() -> None
     assert "Traceback" not in output
 
 
-def test_health_from_start_to_drain() -> None:
+def test_the_container_is_healthy_from_its_start_to_its_drain() -> None:
     """It is healthy when it serves. During a drain it is live but not ready, and afterwards it exits with 0."""
     with Server(IMAGE, "serve", "--drain-s", "300") as server:
         server.await_ready()

@@ -84,7 +84,7 @@ def test_the_floor_plan_has_every_package():
     assert set(re.findall(r"^  (\w+)/ ", plan.group(1), re.MULTILINE)) == packages
 
 
-def test_the_direction_of_imports():
+def test_the_layers_are_those_of_import_linter():
     """The layers equal those that import-linter checks."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contracts = tools["importlinter"]["contracts"]

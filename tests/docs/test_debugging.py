@@ -60,7 +60,7 @@ def assert_prints(output: str, lines: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.flaky(reruns=3, reruns_delay=2, only_rerun=[NOT_CONNECTED])
-def test_from_a_failing_stream_to_a_tested_function(tmp_path: Path) -> None:
+def test_the_guide_leads_from_a_failing_stream_to_a_tested_function(tmp_path: Path) -> None:
     """Each file, command and output of the story is as shown."""
     files = blocks("save")
     for name, text in files.items():

@@ -36,7 +36,7 @@ _SKIPPED = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_doctests(name: str) -> None:
+def test_examples_in_docstrings_are_correct(name: str) -> None:
     """No example in a docstring fails, except those that need a session."""
     module = importlib.import_module(name)
     others = {f"{value.__module__}.{value.__qualname__}" for value in map(value_of, IN_SPARK)}

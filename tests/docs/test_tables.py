@@ -24,17 +24,17 @@ SERVER = (ROOT / "docs" / "reference" / "server.md").read_text()
 SPARK = (ROOT / "docs" / "reference" / "spark.md").read_text()
 
 
-def test_the_settings_of_a_server() -> None:
+def test_the_table_has_the_settings_of_a_server() -> None:
     """The table of settings equals that from which flags, variables and file keys are made."""
     assert settings_table() in SERVER
 
 
-def test_the_metrics_of_a_server() -> None:
+def test_the_table_has_the_metrics_of_a_server() -> None:
     """The table of metrics equals the one from which they are made; `make reference` writes it."""
     assert metrics_table() in SERVER
 
 
-def test_the_generated_pages() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     """Each generated page of the reference is the output of its generator."""
     program = (
         "import json; from docs.generate import PAGES; print(json.dumps({k: page() for k, page in PAGES.items()}))"
@@ -69,13 +69,13 @@ def test_each_code_of_an_error_is_explained() -> None:
             assert str(error(code, "why")).endswith(f"(see docs: errors#{code.lower()})")
 
 
-def test_the_rules_of_the_contract() -> None:
+def test_the_tables_have_the_rules_of_the_contract() -> None:
     """The tables of rules equal the tables of `foldflight conform`."""
     for subject, rules in (("servers", SERVER_RULES), ("engines", ENGINE_RULES)):
         assert rules_table(subject, rules) in CONTRACT
 
 
-def test_the_errors_of_the_contract() -> None:
+def test_the_reference_has_the_error_codes_of_the_contract() -> None:
     """The reference of the wire has the codes of each error class."""
     for error in FoldflightError.__subclasses__():
         line = re.search(rf"^\| `{error.__name__}` \| .* \| (.*) \|$", CONTRACT, re.MULTILINE)
@@ -83,7 +83,7 @@ def test_the_errors_of_the_contract() -> None:
         assert set(re.findall(r"`(\w+)`", line.group(1))) == error.codes
 
 
-def test_the_transitions_of_the_exchange() -> None:
+def test_the_table_has_the_transitions_of_the_exchange() -> None:
     """The table in the document is the one of the code, printed by the command that the document names."""
     assert transitions_table() in CONTRACT
     process = subprocess.run(
@@ -95,7 +95,7 @@ def test_the_transitions_of_the_exchange() -> None:
     assert process.stdout.strip() == transitions_table()
 
 
-def test_the_figures_of_a_stream() -> None:
+def test_the_reference_has_each_figure_of_a_stream() -> None:
     """The reference has a line for each value of an epoch, and for the value that counts the events of a table."""
     documented_metrics = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
     assert sorted(documented_metrics) == sorted([*(each.name for each in fields(EpochStats)), "table_rows"])
@@ -110,6 +110,6 @@ def test_each_failure_has_its_test() -> None:
         assert f"def {test}(" in (root / path).read_text(), f"{path}::{test}"
 
 
-def test_which_functions_lift() -> None:
+def test_the_table_says_which_functions_lift() -> None:
     """The table of functions that lift equals what the lifter says of them."""
     assert lift_table() in (ROOT / "docs" / "explanation" / "lift.md").read_text()

@@ -57,7 +57,7 @@ def test_the_wheel_has_the_package_only(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_states_what_it_contains(wheel):
+def test_the_bill_of_materials_of_the_wheel_names_its_version_only(wheel):
     """The wheel's bill of materials names its version, and states that nothing else is in it."""
     archive = zipfile.ZipFile(wheel)
     (path,) = (name for name in archive.namelist() if "/sboms/" in name)

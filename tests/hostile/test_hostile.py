@@ -29,7 +29,7 @@ def test_undamaged_inputs_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_some_damaged_inputs(name: str) -> None:
+def test_a_few_damaged_inputs_are_refused_or_harmless(name: str) -> None:
     """Damage is detected or harmless; behind a checksum all of it is detected."""
     outcomes = fuzz.run(name, SEED, 0, 1500)
     assert sum(outcomes.values()) == 1500
@@ -38,7 +38,7 @@ def test_some_damaged_inputs(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz.TARGETS)
-def test_very_many_damaged_inputs(name: str) -> None:
+def test_many_damaged_inputs_are_refused_or_harmless(name: str) -> None:
     """The run is a separate process, to distinguish a crash from a failure."""
     command = [sys.executable, "-m", "tests.hostile.fuzz", "--target", name, "--seed", str(SEED)]
     result = subprocess.run(
@@ -116,6 +116,6 @@ def test_a_compression_in_the_metadata_of_the_old_format_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [102, 104, 110, 112])
-def test_forged_streams_of_states_that_killed_the_process(seed: int) -> None:
+def test_forged_streams_of_states_do_not_crash_the_process(seed: int) -> None:
     """Read as a whole stream, one of these inputs of each seed crashed the process."""
     assert sum(fuzz.run("any_states", seed, 0, 6000).values()) == 6000

@@ -560,7 +560,7 @@ def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> B
 @each_case
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_compiled_is_interpreted(
+def test_compiled_folds_equal_interpreted_ones(
     name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs, data: st.DataObject
 ) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
@@ -591,7 +591,9 @@ def test_the_reason_of_an_interpreted_get_value_is_shown(hot: Programs) -> None:
 
 
 @each_case
-def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
+def test_the_functions_of_this_file_are_compiled(
+    name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs
+) -> None:
     """The functions of the law above are compiled: over rows of small numbers the interpreter is never used."""
     bound = bound_of(name, types, literals)
     result = hot.program(bound, bound.instantiate())
@@ -708,7 +710,7 @@ def test_a_tuple_of_any_length_is_not_compiled_with_a_reason(hot: Programs) -> N
         ("accumulator.n += 1", [pa.timestamp("us", "Europe/Paris")], "its argument a has the type TIMESTAMP"),
     ],
 )
-def test_what_python_cannot_do_with_moments_is_not_compiled(
+def test_operations_that_datetimes_do_not_have_are_not_compiled(
     body: str, types: list[Any], why: str, hot: Programs
 ) -> None:
     """Operations that Python's dates lack are refused, and so are others that are not compiled, with the reason."""
@@ -761,7 +763,7 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
         ("shared", "accumulator.items[0] = 1", "all its accumulators share the list items"),
     ],
 )
-def test_what_is_done_with_lists_besides_is_not_compiled(fresh: str, body: str, why: str, hot: Programs) -> None:
+def test_other_operations_with_lists_are_not_compiled(fresh: str, body: str, why: str, hot: Programs) -> None:
     """Single items of a list of fixed length can be read and assigned; any other use is refused, with the reason."""
     scope: dict[str, Any] = {"Annotated": Annotated, "__name__": __name__}
     source = f"""

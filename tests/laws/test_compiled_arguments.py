@@ -283,7 +283,7 @@ def hot() -> Programs:
 @each_name
 @settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.DataObject) -> None:
+def test_arrays_have_the_values_of_the_interpreter(name: str, hot: Programs, data: st.DataObject) -> None:
     """Empty and NULL arrays, NULL items, numbers that exceed 64 bits, texts that are too long, retractions."""
     function = FUNCTIONS[name]
     bound = function.bind(list(function.input_types or ()), {})
@@ -295,7 +295,7 @@ def test_arrays_are_those_of_the_interpreter(name: str, hot: Programs, data: st.
 
 @pytest.mark.every_turn
 @each_name
-def test_slices_of_chunks(name: str, hot: Programs) -> None:
+def test_slices_of_chunks_have_the_values_of_the_interpreter(name: str, hot: Programs) -> None:
     """Arrays whose items begin in the middle of a buffer, between NULLs that have items, or are not aligned."""
     bound = FUNCTIONS[name].bind(list(FUNCTIONS[name].input_types or ()), {})
     random = np.random.default_rng(7)
@@ -340,7 +340,7 @@ def _column(type_: pa.DataType, count: int, random: np.random.Generator) -> pa.A
 
 
 @pytest.mark.parametrize(("values", "place"), [([[1, 2], [3]], 1), ([[], [5]], -1), ([[4], None], 5)])
-def test_errors_are_those_of_the_interpreter(values: list[Any], place: int, hot: Programs) -> None:
+def test_errors_equal_those_of_the_interpreter(values: list[Any], place: int, hot: Programs) -> None:
     """An index out of range is the IndexError of Python, with the author's line and the row."""
     bound = FUNCTIONS["totals"].bind([pa.list_(pa.int64()), pa.int64()], {})
     rows = Rows(
@@ -389,7 +389,9 @@ def test_a_scalar_function_takes_arrays(hot: Programs) -> None:
         ("accumulator.total += len(values)", pa.map_(pa.string(), pa.list_(pa.int64())), "has the type MAP"),
     ],
 )
-def test_what_is_not_compiled(body: str, type_: pa.DataType, reason: str, hot: Programs) -> None:
+def test_arguments_that_cannot_be_compiled_are_refused_with_a_reason(
+    body: str, type_: pa.DataType, reason: str, hot: Programs
+) -> None:
     """Arrays of other types, and what would change the argument, are interpreted, with the reason."""
     lines = ["def accumulate(self, accumulator: Total, values: object) -> None:", f"    {body}"]
     scope: dict[str, Any] = {"Total": Total}

@@ -358,7 +358,7 @@ def hot() -> Programs:
 @each_case
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_containers_are_the_interpreters(
+def test_containers_have_the_values_of_the_interpreter(
     name: str, types: list[pa.DataType], is_unordered: bool, hot: Programs, data: st.DataObject
 ) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
@@ -424,7 +424,7 @@ def _sets(states: pa.Array, is_unordered: bool) -> Any:
         ("return {}", "it makes a dict of which is not certain what it will hold"),
     ],
 )
-def test_what_is_done_with_dicts_besides_is_not_compiled(body: str, why: str, hot: Programs) -> None:
+def test_other_operations_with_dicts_are_not_compiled(body: str, why: str, hot: Programs) -> None:
     scope: dict[str, Any] = {}
     exec(f"def accumulate(self, accumulator, value: int):\n    {body}", scope)
 
@@ -553,7 +553,7 @@ if value == 5:
         (("accumulator.seen.add(value)", "return [len(accumulator.seen), *sorted(accumulator.seen)]"), "compiled"),
     ],
 )
-def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode: str, hot: Programs) -> None:
+def test_accumulators_equal_those_of_the_interpreter(bodies: tuple[str, ...], mode: str, hot: Programs) -> None:
     """Lists that are replaced, dicts that change in a loop, and what an interpreted get_value does to them."""
 
     def init(self: Any) -> None:
@@ -582,7 +582,7 @@ def test_accumulators_are_those_of_the_interpreter(bodies: tuple[str, ...], mode
         "return (lambda: list(accumulator.seen))()",
     ],
 )
-def test_an_interpreted_get_value_that_shows_the_order_of_a_set(body: str, hot: Programs) -> None:
+def test_an_interpreted_get_value_may_show_the_order_of_a_set(body: str, hot: Programs) -> None:
     """The order depends on all that was ever in the set, which compiled code does not know."""
     bound = bound_source("accumulator.seen.add(value)\nif value < 0:\n    accumulator.seen.discard(-value)", body)
     assert "may show the order of a set" in refusal(hot, bound)

@@ -119,7 +119,7 @@ ROW = st.tuples(decimals(WIDE), decimals(NARROW), decimals(WHOLE), st.one_of(st.
 @pytest.mark.parametrize(("cls", "operations"), [(Sums, 10), (Answers, 6), (Floats, 4)])
 @settings(examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_compiled_decimals_are_those_of_python(cls: Any, operations: int, data: st.DataObject) -> None:
+def test_compiled_decimals_equal_those_of_python(cls: Any, operations: int, data: st.DataObject) -> None:
     """Each operation has the interpreter's result, or leaves the row to it."""
     function: Any = function_of(cls)
     bound: BoundScalar = function.bind(function.input_types, {})
@@ -218,7 +218,7 @@ def compiled(cls: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("cls", [Priced, Mean, DecimalSum])
 @settings(examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_folds_of_decimals_are_those_of_python(cls: Any, data: st.DataObject) -> None:
+def test_compiled_folds_of_decimals_equal_interpreted_ones(cls: Any, data: st.DataObject) -> None:
     """States, results and errors are the interpreter's, also with NULL, retractions, and numbers beyond the types."""
     bound, make = compiled(cls)
     folds_alike(bound, make, data, SAMPLES, row_by_row=cls is not Mean)
@@ -314,7 +314,7 @@ class Whole:
         (Texts, "it uses the attribute as_tuple of a value"),
     ],
 )
-def test_what_shows_more_than_the_value_is_refused(cls: Any, reason: str) -> None:
+def test_code_that_shows_more_than_the_value_of_a_decimal_is_refused(cls: Any, reason: str) -> None:
     """Only the value of a decimal is known in compiled code, not how many zeros it is written with."""
     (function,) = Registry.load([cls]).authored
     bound: Any = function.bind(function.input_types, {})  # type: ignore[arg-type]

@@ -618,7 +618,7 @@ def test_idioms_are_compiled(target: Any) -> None:
 
 
 @pytest.mark.parametrize("target", INTERPRETED)
-def test_the_others_say_why(target: Any) -> None:
+def test_idioms_that_are_not_compiled_have_a_reason(target: Any) -> None:
     """The reason that listings show before compiling is the one that compiling finds."""
     program, function = program_of(target)
     assert isinstance(program, NoProgram)

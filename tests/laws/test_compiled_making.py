@@ -352,7 +352,7 @@ KNOWN: dict[Any, tuple[InterpretedScalar, CompiledScalar]] = {}
         ("return len(sorted(text.split(','), key=lambda part: part[::-1]))", "creates a generator or a function"),
     ],
 )
-def test_what_is_not_compiled(body: str, why: str) -> None:
+def test_code_that_cannot_be_compiled_is_refused_with_a_reason(body: str, why: str) -> None:
     """A list in place of a generator would be read twice, or calculated further than Python does."""
     scope: dict[str, Any] = {}
     exec(f"def odd(text: str) -> int:\n    {body}", scope)

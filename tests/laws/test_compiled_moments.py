@@ -126,7 +126,7 @@ def program() -> Loops:
 @pytest.mark.slow
 @settings(examples(150))
 @given(row=ROW)
-def test_compiled_moments_are_those_of_python(program: Loops, row: tuple[int, ...]) -> None:
+def test_compiled_datetimes_equal_those_of_python(program: Loops, row: tuple[int, ...]) -> None:
     """Each operation has the interpreter's result, or leaves the row to it."""
     types: Any = bound().input_types
     values = [np.full(OPERATIONS, each) for each in row]

@@ -363,7 +363,9 @@ def bound_of(cls: Any) -> BoundFunction:
 @each_case
 @settings(examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_rows_states_values_and_errors_are_the_interpreters(cls: Any, hot: Programs, data: st.DataObject) -> None:
+def test_rows_states_values_and_errors_equal_those_of_the_interpreter(
+    cls: Any, hot: Programs, data: st.DataObject
+) -> None:
     bound = bound_of(cls)
     assert isinstance(hot.program(bound, bound.instantiate()), Program), refusal(hot, bound)
     codec = interpret(bound).codec if bound.state_type == pa.binary() else None
@@ -431,7 +433,7 @@ class OneList:
         return 100 * len(batches.before) + len(batches.current)
 
 
-def test_a_list_of_two_members_is_still_one_in_a_state_that_is_read(hot: Programs) -> None:
+def test_a_list_of_two_members_stays_a_list_in_a_state(hot: Programs) -> None:
     """Pickle keeps that it is one; records would make two lists of it, and only one would have the rows after it."""
     bound = bound_of(OneList)
     assert isinstance(hot.program(bound, bound.instantiate()), Program), refusal(hot, bound)

@@ -761,7 +761,7 @@ def bound_of(cls: Any) -> BoundFunction:
 @each_case
 @settings(examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_states_are_the_interpreters_pickles(cls: Any, hot: Programs, data: st.DataObject) -> None:
+def test_states_equal_the_pickles_of_the_interpreter(cls: Any, hot: Programs, data: st.DataObject) -> None:
     """Rows, states, values and errors are equal, also where a sum leaves 64 bits and returns."""
     bound = bound_of(cls)
     assert bound.state_type == pa.binary()

@@ -257,7 +257,7 @@ def rows_of(matrix: Any, slots: Any, type_: pa.DataType, retracts: Any = None) -
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize(("size", "groups"), [(LONG, 7), (2, GROUPS)])
-def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> None:
+def test_long_vectors_in_many_groups_have_the_states_of_the_interpreter(hot: Programs, size: int, groups: int) -> None:
     """Any chunks, merges and retractions give the interpreter's states, in records of eight bytes an item."""
     type_ = parse_type(f"VECTOR({size})")
     bound = bound_to(centroid_of(size), type_)
@@ -299,7 +299,7 @@ def test_long_vectors_and_many_groups(hot: Programs, size: int, groups: int) -> 
 
 
 @pytest.mark.every_turn
-def test_few_vectors_are_in_reserve(hot: Programs) -> None:
+def test_little_memory_is_reserved_for_vectors(hot: Programs) -> None:
     """A table of long vectors grows by an eighth, so that memory is in proportion to the groups."""
     type_ = parse_type(f"VECTOR({LONG})")
     bound = bound_to(centroid_of(LONG), type_)
@@ -339,7 +339,7 @@ def test_few_vectors_are_in_reserve(hot: Programs) -> None:
         ("x = v if acc.n else acc.total; acc.total += x", "TypingError"),
     ],
 )
-def test_what_is_not_compiled(hot: Programs, body: str, reason: str) -> None:
+def test_code_with_vectors_that_cannot_be_compiled_has_a_reason(hot: Programs, body: str, reason: str) -> None:
     """What may have other bits or another meaning than in Python is interpreted, with the reason."""
     scope: dict[str, Any] = {"Two": Two, "np": np, "ZERO": ZERO, "half": half}
     exec(f"def accumulate(self, acc: Two, v: object) -> None:\n    {body}", scope)

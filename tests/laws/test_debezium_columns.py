@@ -131,7 +131,7 @@ def texts_of(array: pa.Array) -> tuple[pa.DataType, list[str]]:
 @pytest.mark.slow
 @given(st.sampled_from(TYPES), st.sampled_from(DESCRIBED), WORDS, COLUMNS)
 @examples(20_000)
-def test_a_column_is_its_values(
+def test_a_column_read_at_once_equals_its_values_read_alone(
     type_: pa.DataType, schema_of_values: DescribedColumn | None, words: Words, column: Sequence[Any]
 ) -> None:
     """A column is read as its values are, one by one."""
@@ -252,7 +252,7 @@ MESSAGE_KEYS = st.sampled_from([*[b'{"id":5}', b'{"id":7,"note":"a"}', KEY] * 3,
     st.tuples(*[st.booleans()] * 5),
 )
 @examples(8000)
-def test_a_batch_is_its_events(
+def test_a_batch_read_at_once_equals_its_events_read_alone(
     actual: Sequence[tuple[bytes | None, bytes | None, str]],
     batch_rows: int,
     keys: tuple[str, ...] | None,

@@ -52,7 +52,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", ADAPTED)
 @examples(20)
 @given(data=st.data())
-def test_the_answers_are_those_of_the_engine(name: str, data: st.DataObject) -> None:
+def test_results_equal_those_of_the_other_engine(name: str, data: st.DataObject) -> None:
     """Over epochs with states between them the result equals the engine's own calls, merged if it merges."""
     example = ADAPTED[name]
     types = example.function.input_types

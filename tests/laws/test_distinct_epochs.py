@@ -115,7 +115,7 @@ def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @examples(30)
 @given(EPOCHS, st.sampled_from([["k"], []]), st.booleans(), st.booleans())
-def test_results_are_those_of_states_with_all_rows(
+def test_results_equal_those_of_states_with_all_rows(
     epochs: list[list[tuple[str, Any, Any]]], keys: list[str], has_kinds: bool, saves: bool
 ) -> None:
     """Changelogs are the same for any rows, keys, blocks and checkpoints; a view has the rows with their times."""
@@ -145,7 +145,7 @@ def test_results_are_those_of_states_with_all_rows(
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_looks_up_the_entries_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_looks_up_only_the_entries_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch with five rows over a group of 300 rows looks up five entries, and neither asks nor reads pages."""
     sizes: list[int] = []
     lookup = EntryTable.lookup
@@ -297,7 +297,7 @@ def test_streams_go_on_from_states_with_all_rows(
     assert after.live_rows() == oracle.live_rows()
 
 
-def test_groups_of_before_that_no_row_touches_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_groups_without_new_rows_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merges of the state table convert states with all rows, and readers of the view leave them out until then."""
     with monkeypatch.context() as patch:
         with_all_rows(patch)

@@ -79,7 +79,7 @@ def right(name: str, values: list[float]) -> float | None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OVER_FLOATS)
 @given(st.data())
-def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataObject) -> None:
+def test_a_retracted_row_leaves_no_trace(name: str, form: str, data: st.DataObject) -> None:
     """Accumulated and retracted rows, in any order, give the state and the exact result of the remaining rows."""
     stay, go = data.draw(st.lists(HARD, max_size=8)), data.draw(st.lists(HARD, max_size=8))
     rows = data.draw(st.permutations([*((value, False) for value in stay + go), *((value, True) for value in go)]))
@@ -106,7 +106,7 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_large_values_that_leave(form: str) -> None:
+def test_retracted_large_values_leave_small_ones_exact(form: str) -> None:
     """1e300 and 1 without 1e300 is 1; a variance is exact after large values were retracted."""
     assert fold_rows(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).evaluate(
         SLOT
@@ -178,7 +178,7 @@ def test_digits_carry_before_they_overflow() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
-def test_what_is_not_finite_is_refused(value: float) -> None:
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
     """NaN and infinity cannot be added to an exact sum."""
     with pytest.raises(ValueError, match=r"not finite|cannot be added"):
         ExactSum().add(value)
@@ -218,7 +218,7 @@ class ExactMean:
         return accumulator.products.value() / weights if weights else None
 
 
-def test_exact_sums_are_parts_for_authors() -> None:
+def test_authors_can_use_exact_sums_in_accumulators() -> None:
     """An attribute annotated as ExactSum has a readable typed state, and is restored from it."""
     bound = Registry.load([ExactMean])["exact_mean"].bind([pa.float64(), pa.float64()], {})
     assert bound.state_type == pa.struct([("products", EXACT), ("weights", EXACT)])
@@ -284,9 +284,7 @@ def test_a_fold_takes_states_of_the_first_version() -> None:
         ("avg", pa.decimal128(9, 2), "f152dd7728533e35"),
     ],
 )
-def test_states_of_whole_numbers_and_decimals_are_what_they_were(
-    name: str, type_: pa.DataType, fingerprint: str
-) -> None:
+def test_states_of_whole_numbers_and_decimals_have_not_changed(name: str, type_: pa.DataType, fingerprint: str) -> None:
     """Only the states of floats have another version: the other fingerprints are those in existing checkpoints."""
     assert bound_of(name, type_).fingerprint == fingerprint
     assert bound_of(name, pa.float32()).version == "2"

@@ -125,7 +125,7 @@ def test_the_rows_that_break_a_law_are_few() -> None:
     assert broken_laws.detail.split(";")[0].count("(") == 2, broken_laws.detail
 
 
-def test_the_checker_takes_the_values_of_an_argument() -> None:
+def test_the_checker_uses_given_values_of_an_argument() -> None:
     """All laws that apply, also the laws of compiled and lifted forms, are tried on these values and no others."""
 
     @udaf

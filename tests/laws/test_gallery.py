@@ -81,7 +81,7 @@ def test_functions_keep_the_laws(name: str) -> None:
     assert [result for result in result if result.passed is False] == []
 
 
-def test_all_merge_with_readable_states() -> None:
+def test_all_functions_of_the_gallery_merge_and_have_typed_states() -> None:
     """Each aggregate folds in two phases, and its state is an Arrow value."""
     aggregates = [function for function in FUNCTIONS.values() if hasattr(function, "capabilities")]
     assert len(aggregates) == 19
@@ -270,7 +270,7 @@ def alike(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("calls", [RETRACTING, APPENDING], ids=["retracting", "appending"])
 @pytest.mark.parametrize("seed", range(3))
-def test_results_are_those_of_brute_force(calls: dict[str, Oracle], seed: int) -> None:
+def test_results_equal_those_of_brute_force(calls: dict[str, Oracle], seed: int) -> None:
     """After each epoch of random rows, of which some are retracted, each group has the result over its live rows."""
     rng = random.Random(seed)
     functions = connect(f"embedded:{','.join(NAMES)}")

@@ -84,7 +84,9 @@ def outcome(batch: pa.RecordBatch) -> Any:
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 60), cut=st.integers(0, 60))
 @examples(40)
-def test_three_ways_have_one_answer(served_functions: dict[str, Function], seed: int, rows: int, cut: int) -> None:
+def test_the_loop_single_calls_and_python_have_equal_results(
+    served_functions: dict[str, Function], seed: int, rows: int, cut: int
+) -> None:
     """RFC's WeightedAvg with the loop, row by row and in Python: bit for bit, and each continues the others' states."""
     batch = batch_of(seed, rows)
     python = function_of(InPython)
@@ -112,7 +114,7 @@ def test_three_ways_have_one_answer(served_functions: dict[str, Function], seed:
 @pytest.mark.every_turn
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60))
 @examples(40)
-def test_every_type_of_a_loop(served_functions: dict[str, Function], seed: int, rows: int) -> None:
+def test_every_type_passes_through_the_loop(served_functions: dict[str, Function], seed: int, rows: int) -> None:
     """Texts, numbers of each width, booleans and boxes with NULL; a slice of Arrow's arrays; merge by Iterable."""
     draw = np.random.default_rng(seed)
     nulls = [draw.integers(0, 4, rows + 3) == 0 for _ in range(5)]
@@ -140,7 +142,7 @@ def test_every_type_of_a_loop(served_functions: dict[str, Function], seed: int, 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60), isolates=st.booleans())
 @examples(40)
-def test_exceptions_in_the_middle_of_a_chunk(
+def test_an_exception_in_a_chunk_equals_the_one_of_single_calls(
     served_functions: dict[str, Function], seed: int, rows: int, isolates: bool
 ) -> None:
     """The error of a row, a merge or a value is the same with the loop; so are the other groups if it is isolated."""
@@ -163,7 +165,7 @@ def test_exceptions_in_the_middle_of_a_chunk(
 
 
 @pytest.mark.parametrize("loops", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_laws_of_the_kit(served_functions: dict[str, Function], loops: bool) -> None:
+def test_functions_in_java_keep_the_laws(served_functions: dict[str, Function], loops: bool) -> None:
     """Any split, merges in any order, retraction, states and back: as for a function in Python."""
     with pytest.MonkeyPatch.context() as patch:
         if not loops:
@@ -175,7 +177,9 @@ def test_the_laws_of_the_kit(served_functions: dict[str, Function], loops: bool)
     assert sum(result is True for result in results.values()) >= 6
 
 
-def test_functions_without_arguments_and_distinct(served_functions: dict[str, Function], tmp_path: Path) -> None:
+def test_functions_without_arguments_and_with_distinct_are_folded(
+    served_functions: dict[str, Function], tmp_path: Path
+) -> None:
     """A loop without columns; DISTINCT keeps rows, and calls the class row by row."""
     count = WEIGHTED_AVG.replace(", long value, int weight", "").replace("acc.sum += value * weight;", "acc.sum += 7;")
     count = count.replace("acc.sum -= value * weight;", "").replace("weight", "1").replace("WeightedAvg", "Sevens")
@@ -192,7 +196,7 @@ def test_functions_without_arguments_and_distinct(served_functions: dict[str, Fu
     assert fold.collect().column("output_0").to_pylist() == [2]
 
 
-def test_values_after_each_row(served_functions: dict[str, Function]) -> None:
+def test_values_after_each_row_equal_those_of_single_calls(served_functions: dict[str, Function]) -> None:
     """`fold_each` continues with the same accumulators, which the next chunk finds."""
     batch = batch_of(3, 40).drop_columns(["kind"])
     result = []
@@ -281,7 +285,7 @@ def test_what_is_serialized_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_", ["int", "float", "byte", "boolean"])
-def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
+def test_accumulators_of_primitive_types_keep_their_type(tmp_path: Path, type_: str) -> None:
     """A number that was read from a state has the type of the accumulator, with the loop, too."""
     change_expression = "!held" if type_ == "boolean" else f"({type_}) (held + 1)"
     source = f"""

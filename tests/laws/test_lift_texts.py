@@ -149,13 +149,13 @@ def plan_of(text: str) -> LiftPlan:
     ],
     ids=lambda one: one[:40] if isinstance(one, str) else str(one),
 )
-def test_what_is_not_of_the_call_is_refused(text: str, why: str) -> None:
+def test_a_text_that_does_not_fit_the_call_is_refused(text: str, why: str) -> None:
     """Types, places, names, bounds and depths."""
     with pytest.raises((RejectedError, ValueError, Unsupported), match=why):
         plan_of(text)
 
 
-def test_the_deepest_text_is_read() -> None:
+def test_a_text_of_the_largest_depth_is_read() -> None:
     """Its sum is computed like any other sum."""
     assert plan_of(amounts(nest(100))).aggregates
 

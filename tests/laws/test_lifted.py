@@ -121,7 +121,7 @@ class Refused:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_could_differ_is_refused(tmp_path, name):
+def test_code_whose_lift_could_differ_is_refused(tmp_path, name):
     """The reason names what it is about."""
     body, reason, types, _ = REFUSED[name]
     module, _ = module_of(tmp_path, name, body, types)
@@ -277,7 +277,7 @@ def test_a_retract_that_is_not_the_inverse_is_refused(tmp_path):
         ("    n: int", "    n: Annotated[int, 'TINYINT']", "starts as 300, which does not fit int8"),
     ],
 )
-def test_what_the_class_says_is_refused(tmp_path, old, new, reason):
+def test_class_attributes_and_starts_that_do_not_lift_are_refused(tmp_path, old, new, reason):
     """An attribute of the class that a method assigns, and a start that its type does not hold."""
     body = "a.n += x * self.k" if reason == "merge" else "a.n += x"
     _, path = module_of(tmp_path, reason.split()[0], body, ["BIGINT"])
@@ -329,7 +329,7 @@ def test_a_class_lifts_as_it_is_declared():
 
 
 @pytest.mark.parametrize("change", [{"returns": "always"}, {"deterministic": False}], ids=str)
-def test_what_is_declared_is_part_of_what_is_known(change):
+def test_a_class_that_is_declared_otherwise_is_analysed_again(change):
     """A class that was lifted is analysed again if it is declared otherwise."""
     function = function_of_class(lifted_functions.Products)
     assert lifted_of(lift_text(function.bind(function.input_types, {})))[0] is not None
@@ -358,7 +358,7 @@ def test_rows_that_are_left_need_no_condition():
     assert result == [{True}, {False}]
 
 
-def test_conditions_that_always_hold():
+def test_conditions_that_always_hold_are_found():
     """As tried with all truth values of the facts, for random conditions."""
     facts = [tree.null(tree.arg(place, pa.int64())) for place in range(3)]
     chance, seen = random.Random(5), set()
@@ -427,7 +427,7 @@ def test_a_sum_of_decimals_may_start_as_a_decimal(tmp_path, start, reason):
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 260), marks=pytest.mark.slow)], ids=str)
-def test_random_programs(tmp_path, seeds):
+def test_random_programs_have_the_states_of_the_interpreter(tmp_path, seeds):
     """Those that lift have the states and outputs of the interpreter."""
     lifted_count = 0
     for seed in seeds:
@@ -553,7 +553,7 @@ class Negated:
         return None if accumulator.low is None else -accumulator.low
 
 
-def test_outputs_that_may_exceed_64_bits_are_those_of_python():
+def test_outputs_that_may_exceed_64_bits_equal_those_of_python():
     """The law holds for them, also where Python's integer is 2**63 and the output an error."""
     assert law_of(function_of_class(Negated), examples=80).passed
 
@@ -592,7 +592,7 @@ def test_check_notices_a_mistake_of_the_lifter(monkeypatch):
 
 @pytest.mark.parametrize("scale", [30, 37, 38])
 @pytest.mark.parametrize("number", [-(1 << 63), 1 << 62, 20])
-def test_totals_that_a_decimal_cannot_hold(number: int, scale: int) -> None:
+def test_totals_that_a_decimal_cannot_hold_are_refused(number: int, scale: int) -> None:
     """Arrow's cast to a greater scale would return another number for some of them."""
     type_ = pa.decimal128(38, scale)
     decimals = pa.array([decimal.Decimal(number)], pa.decimal128(19, 0))

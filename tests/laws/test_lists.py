@@ -169,7 +169,7 @@ def test_an_item_of_another_kind_is_an_error() -> None:
         (list[float] | None, None, "its state has the type ARRAY<DOUBLE> in value"),
     ],
 )
-def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> None:
+def test_lists_that_no_table_holds_have_a_reason(annotation: Any, fresh: Any, why: str) -> None:
     """Lists that are not empty initially, lists of strings, sets, and optional lists use the scalar methods."""
 
     class Made:

@@ -124,7 +124,7 @@ CLASSES = {"floats": Floats, "keys": Keys, "items": Items, "replaced": Replaced,
 
 @pytest.mark.parametrize("bounds", [SMALL, USUAL], ids=["rows of their own", "inline"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_is_emitted_is_what_the_state_gives(name: str, bounds: TableBounds) -> None:
+def test_the_emitted_value_is_computed_from_the_stored_state(name: str, bounds: TableBounds) -> None:
     """Each row that is taken back is the one that was emitted last, and no change is lost."""
     chance = random.Random(name)
     call = connect([CLASSES[name]])[name]("value")

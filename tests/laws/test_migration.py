@@ -179,7 +179,7 @@ def test_states_of_an_earlier_version_are_migrated(old: type, new: type) -> None
     }
 
 
-def test_merges_migrate() -> None:
+def test_states_are_migrated_when_they_are_merged() -> None:
     """Runs of several versions are merged into runs of the newest, until no old state is left."""
     before = engine(version("1", Old))
     names = [f"group {number}" for number in range(20)]

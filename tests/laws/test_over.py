@@ -261,7 +261,7 @@ def equal(actual: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
 
 @examples(100)
 @given(windows(), st.sampled_from([1, 2, 7, 1000]), st.sampled_from([1, 5, 1000]), st.sampled_from([1, 2000]))
-def test_outputs_are_those_of_the_frames(
+def test_outputs_equal_a_fold_of_each_frame(
     window: tuple[list[dict[str, Any]], str, bool, WindowFrame], at_once: int, events: int, bytes_max: int
 ) -> None:
     """ROWS and RANGE give what brute force gives, wherever blocks, chunks and files are cut."""
@@ -350,7 +350,7 @@ def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) 
         ] == expected
 
 
-def test_without_a_frame_it_is_that_of_sql() -> None:
+def test_the_default_frame_equals_the_one_of_sql() -> None:
     """With an order the default frame ends with the rows of the same order; without, it is the partition."""
     rows = [{"k": 1, "at": at, "v": at + 1, "x": 1.0, "ok": True} for at in (3, 1, 1, 2)]
     calls = calls_of(FUNCTIONS, None)

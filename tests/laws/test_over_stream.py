@@ -140,7 +140,7 @@ def texts_of(rows: Rows) -> list[str]:
     st.booleans(),
     st.sampled_from([None, 2, 6]),
 )
-def test_outputs_are_those_of_a_batch(
+def test_outputs_equal_those_of_a_batch(
     kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool, idle: int | None
 ) -> None:
     """After each epoch the rows that came out have the values that a batch over all of them has.
@@ -262,7 +262,7 @@ def test_the_time_is_a_timestamp_in_microseconds() -> None:
     assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
-def test_the_longest_distance() -> None:
+def test_the_longest_distance_does_not_overflow() -> None:
     """Times far apart do not leave the range of whole numbers."""
     calls = {"n": FUNCTIONS["count"]().range("-10000000 days", 0)}
     epochs = [[{"at": dt.datetime(1, 1, 1)}], [{"at": dt.datetime(9999, 12, 31)}]]
@@ -572,7 +572,7 @@ def test_another_version_may_be_folded_in_another_way(is_first: bool) -> None:
     assert (result["two"], result["n"], result["all"]) == (24, 2, 4)
 
 
-def test_what_is_stored_can_be_read_without_the_query() -> None:
+def test_stored_rows_can_be_read_without_the_query() -> None:
     """Each group has the rows that wait, its states by version, and the rows that ROWS frames keep."""
 
     def calls(total: Any) -> dict[str, Any]:
@@ -692,7 +692,7 @@ def test_a_changed_accumulator_is_named() -> None:
     assert excinfo.value.code == "STATE_MISMATCH"
 
 
-def test_a_group_without_rows_in_its_frame_is_gone() -> None:
+def test_the_state_of_a_group_without_rows_in_its_frame_is_dropped() -> None:
     """The state of RANGE frames ends with the last row that leaves, also if its group gets no more rows."""
     stores: dict[str, MemoryStore] = {}
     epochs = [[at(1, k="a"), at(2, k="b")], [at(30, k="c")]]

@@ -197,7 +197,7 @@ def test_table_functions_refuse_results_out_of_range(type_: str, value: float, e
 
 
 @pytest.mark.parametrize("value", [Decimal("1e400"), "1e400", 10**400])
-def test_other_numbers_beyond_double(value: Any) -> None:
+def test_numbers_and_texts_beyond_double_are_refused(value: Any) -> None:
     with pytest.raises(CastError, match="does not fit DOUBLE") as excinfo:
         cast_results([value], pa.float64())
     assert excinfo.value.code == "OVERFLOW"

@@ -26,7 +26,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_states_that_depend_on_the_order_of_rows(name: str) -> None:
+def test_a_repeated_task_stores_equal_bytes_for_rows_in_any_order(name: str) -> None:
     """The engine of the laws compares the pieces of tasks that it runs twice."""
     chance = random.Random(3)
     engine = StreamEngine(

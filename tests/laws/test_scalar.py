@@ -93,7 +93,7 @@ def test_results_equal_those_of_map(rows: list[tuple[Any, ...]], cut: int) -> No
 
 
 @given(ROWS)
-def test_errors_are_those_of_the_rows(rows: list[tuple[Any, ...]]) -> None:
+def test_errors_name_the_rows_that_raise(rows: list[tuple[Any, ...]]) -> None:
     """If errors are isolated, each row has its result or its error; otherwise the first row that fails is named."""
     step = Step("ratio", (X, Y))
     expected = [outcome(lambda x=x, y=y: functions.ratio(x, y)) for x, y, _ in rows]
@@ -153,7 +153,7 @@ class Count:
     count: str
 
 
-def test_a_row_of_one_column() -> None:
+def test_a_row_of_one_column_may_be_its_value_or_have_it() -> None:
     """It is the value itself, or has the value: in a tuple, a dict, or an attribute of its own."""
     split = evaluation._splitter(["count"])
     rows = ["a", ("a",), ["a"], {"count": "a"}, Count("a"), SimpleNamespace(count="a"), {"a": 1}, None]
@@ -462,7 +462,9 @@ def test_composed_table_functions_are_limited_together() -> None:
         ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
     ],
 )
-def test_what_is_no_column_is_an_error_of_the_function(form: Any, result_value: Any, result: str, message: str) -> None:
+def test_a_result_that_is_no_column_is_an_error_of_the_function(
+    form: Any, result_value: Any, result: str, message: str
+) -> None:
     """A vectorised function that returns anything else than a column of values has made a mistake, not foldflight."""
     function = udf(input_types=["BIGINT"], result_type=result, vectorised=form, name="strange")(result_value)
     request = Request((), COLUMNS, steps=(Step("strange", (X,)),), outputs=(0,))

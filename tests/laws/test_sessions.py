@@ -37,7 +37,7 @@ def join_intervals(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int
 
 @examples(300)
 @given(INTERVALS)
-def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
+def test_sessions_that_touch_are_one_session(intervals: list[tuple[int, int, int]]) -> None:
     """Two sessions have the same chain exactly if they are merged; chains are numbered by key and start."""
     keys, starts, lengths = (np.array([each[place] for each in intervals], np.int64) for place in range(3))
     order, chain = chains(keys, starts, starts + lengths)
@@ -51,7 +51,7 @@ def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
         assert start + length <= expected[number][2]
 
 
-def test_all_times_have_room() -> None:
+def test_the_earliest_and_latest_times_have_sessions() -> None:
     """The first and the last microsecond of an int64 are valid times, also for many keys."""
     keys = np.tile(np.arange(1000, dtype=np.int64), 2)
     times = np.repeat(np.array([LOWEST, HIGHEST], np.int64), 1000)

@@ -83,7 +83,7 @@ EPOCHS = st.lists(
 
 @examples(150)
 @given(EPOCHS, st.sampled_from(sorted(HASHES)), st.sampled_from([0, 300, 1 << 20]), st.booleans())
-def test_the_table_is_a_dict(
+def test_the_table_has_the_content_of_a_dict(
     epochs: list[dict[int, tuple[int, int]]], hashes: str, cache_bytes: int, reopen: bool
 ) -> None:
     """After every epoch each lookup and the scan equal a dict's, whatever was merged or split."""
@@ -119,7 +119,7 @@ def test_the_table_is_a_dict(
         assert not store.runs
 
 
-def test_a_table_without_keys() -> None:
+def test_a_table_without_keys_has_one_group() -> None:
     """A table without keys has one group."""
     layout = TableLayout(pa.schema([]), STATES)
     subject = table(Store(), layout=layout)

@@ -138,7 +138,7 @@ def test_the_sum_of_a_changelog_is_what_was_emitted_last(case: Case) -> None:
 
 @examples(60)
 @given(cases())
-def test_also_with_views(case: Case) -> None:
+def test_outputs_of_functions_with_views_are_taken_back_as_emitted(case: Case) -> None:
     """Their states are stored in other tables."""
     windows = "tumble" if case.windows == "session" else case.windows
     emit = "changelog" if case.emit == "append" else case.emit

@@ -214,14 +214,14 @@ def accumulators_of(bound: BoundFunction) -> VectorisedAccumulators:
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
 @settings(examples(50), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_vectorised_is_interpreted(name: str, types: list[pa.DataType], data: st.DataObject) -> None:
+def test_vectorised_folds_equal_interpreted_ones(name: str, types: list[pa.DataType], data: st.DataObject) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types)
     folds_alike(bound, lambda: accumulators_of(bound), data, SAMPLES)
 
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
-def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
+def test_the_functions_of_this_file_are_vectorised(name: str, types: list[pa.DataType]) -> None:
     """Over rows of small numbers, the functions of the law above always use the vectorised methods."""
     accumulators = accumulators_of(bound_of(name, types))
     columns = [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)]
@@ -295,7 +295,7 @@ def test_row_outputs_beyond_64_bits_are_exact() -> None:
     assert accumulators.evaluate(slots[:1]).to_pylist() == [(1 << 62) - 1]
 
 
-def test_texts_and_nanoseconds_do_without() -> None:
+def test_texts_and_nanoseconds_are_not_vectorised() -> None:
     """Types without a record, or whose values would lose digits, use the scalar methods."""
     for type_ in (pa.string(), pa.decimal128(10, 2), pa.timestamp("ns")):
         assert vectorised_accumulators(interpret(bound_of("min", [type_]))) is None

@@ -169,7 +169,9 @@ def cut(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @pytest.mark.slow
 @examples(100)
 @given(EPOCHS, st.sampled_from([["k"], []]), st.booleans())
-def test_views_are_dicts_and_lists(epochs: list[list[tuple[str, Any, Any]]], keys: list[str], saves: bool) -> None:
+def test_views_have_the_results_of_dicts_and_lists(
+    epochs: list[list[tuple[str, Any, Any]]], keys: list[str], saves: bool
+) -> None:
     """Changelogs and contents of views are the same as for a class with a dict and a list; also with checkpoints."""
     with pytest.MonkeyPatch.context() as patch:
         if saves:

@@ -139,7 +139,9 @@ def apply(model: Contents, group: int, change: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @examples(120)
 @given(st.lists(EPOCH, max_size=12), st.booleans(), st.booleans())
-def test_views_are_dicts(epochs: list[dict[int, Any]], reopen: bool, few_hashes: bool) -> None:
+def test_the_table_has_the_content_of_a_dict_of_dicts(
+    epochs: list[dict[int, Any]], reopen: bool, few_hashes: bool
+) -> None:
     """After every epoch the views of each group equal dicts and lists, whatever was inline, cleared or merged."""
     with pytest.MonkeyPatch.context() as patch:
         if few_hashes:
@@ -196,7 +198,7 @@ def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
     assert len(pages(subject, 0, key, int(result.generations[0][0]))) == 4_000
 
 
-def test_entries_that_are_gone_are_dropped() -> None:
+def test_removed_entries_are_dropped() -> None:
     """Entries of a view that was cleared, and of a group that was removed, vanish from the store with merges."""
     store = MemoryStore()
     bounds = TableBounds(piece_rows_max=64, fan_in=2, merge_rows_max=2_000, merge_share=6)
@@ -216,7 +218,7 @@ def test_entries_that_are_gone_are_dropped() -> None:
     assert sum(batch.num_rows for batch in subject.all_entries(0)) == 100
 
 
-def test_a_table_of_before_is_continued() -> None:
+def test_a_table_of_an_earlier_version_is_continued() -> None:
     """A table that was written without views is continued, and readers find its groups in the new manifest."""
     store = MemoryStore()
     plain = TableLayout(KEYS, pa.schema([STATES.field("state_0")]), names=("name", "total"))

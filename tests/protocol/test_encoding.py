@@ -131,7 +131,7 @@ def equal(one: Any, two: Any) -> bool:
 
 
 @pytest.mark.parametrize("frame", ENGINE_FRAMES + SERVER_FRAMES, ids=lambda frame: type(frame).__name__)
-def test_frames_round_trip(frame: Frame) -> None:
+def test_each_frame_is_decoded_as_it_was_encoded(frame: Frame) -> None:
     """Every frame is decoded to an equal one, and its message always has a batch in the schema of its direction."""
     sender = Role.ENGINE if any(frame is each for each in ENGINE_FRAMES) else Role.SERVER
     schema = COLUMNS if sender is Role.ENGINE else RESULTS
@@ -163,7 +163,7 @@ def test_the_mode_of_a_call_is_a_hint(text: str, mode: Mode | None) -> None:
     assert back.modes == (mode,)
 
 
-def test_open_round_trips_with_the_types_of_literals() -> None:
+def test_an_open_is_decoded_with_the_types_of_its_literals() -> None:
     """Open is decoded to an equal one; direct arguments keep their types."""
     assert decode_open(encode_open(OPEN)) == OPEN
     assert decode_open(encode_open(OPEN)).trace_context == OPEN.trace_context, "which has no part in equality"
@@ -190,7 +190,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert decode_open(encode_open(OPEN) + unknown) == OPEN
 
 
-def test_infos_round_trip() -> None:
+def test_descriptions_of_functions_are_decoded_as_encoded() -> None:
     """A FunctionInfo is decoded to an equal one."""
     for function in Registry().values():
         info = FunctionInfo.of(function)
@@ -206,7 +206,7 @@ ERRORS: list[FoldflightError] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
-def test_errors_round_trip(error: FoldflightError) -> None:
+def test_errors_are_decoded_as_they_were_encoded(error: FoldflightError) -> None:
     """An error keeps its class, code and all texts."""
     back = decode_error(encode_error(error))
     assert type(back) is type(error)
@@ -235,14 +235,14 @@ def test_foreign_errors_are_none() -> None:
 
 @pytest.mark.parametrize("sender", Role)
 @pytest.mark.parametrize("metadata", [b"", b"\xff\xff\xff", b"garbage", pb.EngineFrame().SerializeToString()])
-def test_metadata_that_is_no_frame(sender: Role, metadata: bytes) -> None:
+def test_metadata_that_is_no_frame_is_refused(sender: Role, metadata: bytes) -> None:
     """Invalid metadata is BAD_FRAME."""
     with pytest.raises(RejectedError) as excinfo:
         decode(Message(metadata, BATCH.slice(0, 0)), sender)
     assert excinfo.value.code == "BAD_FRAME"
 
 
-def test_frames_of_the_wrong_direction() -> None:
+def test_frames_of_the_wrong_direction_are_refused() -> None:
     """A server's frame sent by an engine is BAD_FRAME, and the reverse."""
     with pytest.raises(RejectedError):
         decode(encode(Log(()), RESULTS), Role.ENGINE)
@@ -269,7 +269,7 @@ def broken_batches() -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("batch", broken_batches(), ids=["offsets", "utf8"])
-def test_batches_that_contradict_themselves(batch: pa.RecordBatch) -> None:
+def test_batches_that_contradict_themselves_are_refused(batch: pa.RecordBatch) -> None:
     """Offsets out of range and invalid UTF-8 are BAD_FRAME before anything is read."""
     metadata = encode(Chunk(CHUNK), COLUMNS).metadata
     with pytest.raises(RejectedError, match="is invalid") as excinfo:
@@ -341,7 +341,7 @@ def unsafe_arrays() -> list[pa.Array]:
 @pytest.mark.parametrize(
     "array", unsafe_arrays(), ids=["length behind NULL", "repeated view", "repeated index", "in a list"]
 )
-def test_what_arrow_validates_and_cannot_cast_is_refused_by_its_type(array: pa.Array) -> None:
+def test_types_that_arrow_validates_and_cannot_cast_are_refused(array: pa.Array) -> None:
     """A view at a NULL may have a negative length, and a view of a megabyte may be repeated any number of times."""
     array.validate(full=True)
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
@@ -395,7 +395,7 @@ def _stream_of(batch: pa.RecordBatch) -> bytes:
 
 
 @given(st.integers(0, 50), st.integers(1, 400))
-def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
+def test_sliced_batches_are_encoded_as_their_rows(rows: int, bytes_max: int) -> None:
     """Slices have all rows in order; a slice is larger than requested only if it has one row."""
     batch = pa.RecordBatch.from_pydict({"v": list(range(rows))}, schema=pa.schema([("v", pa.int64())]))
     parts = sliced_to(batch, bytes_max)

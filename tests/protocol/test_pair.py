@@ -193,7 +193,7 @@ def test_row_outputs_follow_the_rows_that_emit() -> None:
             Pair(row_outputs=True, emits=True, columns=columns)
 
 
-def test_what_is_not_asked_for_does_not_travel() -> None:
+def test_columns_that_are_not_requested_are_not_sent() -> None:
     """Without states, their columns are NULL."""
     pair = Pair(returns=Returns(states=False, outputs=True))
     pair.send(pair.engine.chunk(chunk((0, 0, 4, 1))))
@@ -307,7 +307,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("case", BAD_FRAMES)
-def test_frames_that_make_no_sense(case: str) -> None:
+def test_frames_that_make_no_sense_are_refused(case: str) -> None:
     """An invalid frame ends the exchange with a code, a reason and the story."""
     frame, code, reason = BAD_FRAMES[case]
     error = refusal(Pair(), frame)
@@ -316,7 +316,7 @@ def test_frames_that_make_no_sense(case: str) -> None:
     assert error.story[0] == "engine Open(weighted_avg, count)"
 
 
-def test_states_beyond_the_bounds() -> None:
+def test_states_beyond_the_bounds_are_refused() -> None:
     """A state, or the sum of all, that exceeds the announced bytes is LIMIT with its slot."""
     small = Limits(2**20, 1000, 200, 2**20, 1, 1, 1)
     pair = Pair((Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True)), limits=small)
@@ -353,7 +353,7 @@ def test_nothing_is_answered_after_an_error() -> None:
     assert "when it is FAILED" in error.message
 
 
-def test_retractions_of_append_only_functions() -> None:
+def test_retractions_of_append_only_functions_are_refused() -> None:
     """A retraction for an append-only function is CANNOT_RETRACT."""
     assert refusal(Pair((Call("max", ("v",)),)), Chunk(chunk((0, 3, 1, 1)))).code == "CANNOT_RETRACT"
 
@@ -395,7 +395,7 @@ def test_describe_says_what_opening_would() -> None:
     assert reply == replace(exchange.open_reply, calls=calls_without_mode)
 
 
-def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
+def test_the_engine_refuses_wrong_frames_of_both_ends() -> None:
     """An engine cannot send a chunk with other columns, and refuses results with another schema."""
     pair = Pair()
     with pytest.raises(RejectedError, match="Open announced"):

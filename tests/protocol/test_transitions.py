@@ -74,7 +74,7 @@ PAIRS = [(sender, state, kind) for (sender, state), kind in itertools.product(PA
 @pytest.mark.parametrize(
     ("sender", "state", "kind"), PAIRS, ids=lambda value: getattr(value, "name", None) or value.__name__
 )
-def test_a_pair_outside_the_table_is_the_error(sender: Role, state: State, kind: type[Frame]) -> None:
+def test_a_frame_that_is_not_in_the_table_is_refused(sender: Role, state: State, kind: type[Frame]) -> None:
     """A frame is accepted exactly if the table lists it for the sender's state."""
     exchange = at(sender, state)
     if (state, kind) in TABLES[sender]:

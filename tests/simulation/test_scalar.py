@@ -11,7 +11,7 @@ from foldflight.exchange.frames import NO_SLOTS, Slots
 from tests.simulation.scalar import run_scalar_seed
 
 
-def test_scalar_seeds() -> None:
+def test_scalar_exchanges_survive_a_few_seeds() -> None:
     """Each chunk is answered once, in order and right, whatever servers do."""
     harms: Counter[str] = Counter()
     answers = replays = 0
@@ -26,7 +26,7 @@ def test_scalar_seeds() -> None:
 
 
 @pytest.mark.slow
-def test_many_scalar_seeds() -> None:
+def test_scalar_exchanges_survive_many_seeds() -> None:
     """The same, a thousand times."""
     for seed in range(40, 1000):
         run_scalar_seed(seed)

@@ -36,7 +36,7 @@ def run_block(first: int, count: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
-def test_seeds(first: int) -> None:
+def test_exchanges_survive_a_few_seeds(first: int) -> None:
     """Each epoch is committed once with the right results, memory is bounded, and all ends after the faults."""
     harms = run_block(first, BLOCK)
     assert harms["commits"] > BLOCK
@@ -46,7 +46,7 @@ def test_seeds(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
-def test_many_seeds(first: int) -> None:
+def test_exchanges_survive_many_seeds(first: int) -> None:
     """The same for thousands of seeds."""
     harms = run_block(first, min(10 * BLOCK, ALL - first))
     assert {harm for harm, times in harms.items() if times} >= {*HARMS}
@@ -61,13 +61,13 @@ def test_many_seeds(first: int) -> None:
         9707,
     ],
 )
-def test_seeds_that_found_something(seed: int) -> None:
+def test_exchanges_survive_seeds_that_once_found_a_fault(seed: int) -> None:
     """Seeds that once found a bug."""
     assert run_seed(seed).stats.replays
 
 
 @pytest.mark.every_turn
-def test_a_seed_is_a_story() -> None:
+def test_a_seed_always_makes_the_same_story() -> None:
     """The same seed gives the same steps."""
     harmed_seeds = [seed for seed in range(20) if run_seed(seed).harms]
     assert len(harmed_seeds) > 5

@@ -192,7 +192,7 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("first", range(0, 20, 20))
-def test_streams_survive(first: int) -> None:
+def test_streams_survive_a_few_seeds(first: int) -> None:
     """After every epoch, in spite of faults, the applied changelog equals the batch result."""
     harms = sum(sum(run(seed).harms.values()) for seed in range(first, first + 20))
     assert harms > 10
@@ -200,7 +200,7 @@ def test_streams_survive(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(20, 320, 100))
-def test_many_streams_survive(first: int) -> None:
+def test_streams_survive_many_seeds(first: int) -> None:
     """The same for many seeds."""
     for seed in range(first, first + 100):
         run(seed)

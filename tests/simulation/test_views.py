@@ -37,7 +37,7 @@ def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.every_turn
-def test_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchanges_with_views_survive_a_few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each epoch is committed once with the outputs and entries of dict and list, whatever servers do."""
     harms = run_block(range(12), monkeypatch)
     assert harms["commits"] > 30
@@ -46,7 +46,7 @@ def test_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_many_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchanges_with_views_survive_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for hundreds of seeds. Some servers are lost between a question and its answer."""
     harms = run_block(range(12, 300), monkeypatch)
     assert harms["late"] > 20

@@ -201,7 +201,7 @@ def test_count_of_all_rows_needs_no_column(classic: Any, functions: Any) -> None
     assert group_by(classic.range(0, 1000, 1, 3)).agg(n=functions["count"]()).collect()[0].n == 1000
 
 
-def test_empty_partitions_and_skew(classic: Any, functions: Any) -> None:
+def test_empty_and_skewed_partitions_have_right_results(classic: Any, functions: Any) -> None:
     """Nine partitions of ten are empty, and nine rows of ten have one key."""
     df = classic.range(0, 20_000, 1, 10).where("id < 2000").selectExpr("if(id % 10 < 9, 0, id) k", "id v", "1 w")
     result = by_key(group_by(df, "k").agg(n=functions["count"](), m=functions["weighted_avg"]("v", "w")), 1)
@@ -209,7 +209,7 @@ def test_empty_partitions_and_skew(classic: Any, functions: Any) -> None:
     assert len(result) == 201
 
 
-def test_a_function_without_merge(spark: Any, functions: Any) -> None:
+def test_a_function_without_merge_folds_in_one_phase(spark: Any, functions: Any) -> None:
     """Without merge, all rows of a group are folded together, also beside built-ins, for NaN and both zeros."""
     rows = random_rows(1_000, seed=3)
     df = spark.createDataFrame(rows, SCHEMA).repartition(5)
@@ -223,7 +223,7 @@ def test_a_function_without_merge(spark: Any, functions: Any) -> None:
     assert by_key(group_by(df, "k", "x").agg(m=functions["median"]("v"), n=functions["count"]()), 2) == expected
 
 
-def test_views_in_a_batch(classic: Any) -> None:
+def test_views_pass_through_the_shuffle_of_a_batch(classic: Any) -> None:
     """States with views are complete, pass through the shuffle, and merge; also over frames of rows."""
     functions = connect("embedded:examples.different")
     df = classic.range(0, 3000, 1, 4).selectExpr("if(id % 2 = 0, 'a', 'b') k", "string(id % 300) text", "id")
@@ -233,7 +233,7 @@ def test_views_in_a_batch(classic: Any) -> None:
     assert {row.n for row in last.where("id > 10").collect()} == {5}
 
 
-def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> None:
+def test_direct_arguments_and_pickled_states_pass_through_spark(classic: Any, functions: Any) -> None:
     """`percentile(x, fraction=...)` is used with two fractions in one query; its pickled state passes through Spark."""
     df = classic.range(0, 1001, 1, 4).selectExpr("id % 2 k", "double(id) x")
     percentile = functions["percentile"]
@@ -241,14 +241,14 @@ def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> No
     assert by_key(result, 1) == {(0,): (100.0, 900.0), (1,): (99.0, 899.0)}
 
 
-def test_states_of_types_that_spark_lacks(spark: Any, functions: Any) -> None:
+def test_states_of_types_that_spark_lacks_pass_through_it(spark: Any, functions: Any) -> None:
     """A typed state with a time and a duration passes through Spark."""
     df = spark.sql("SELECT id % 2 AS k, timestamp_seconds(id * 3600 + 7200) AS at FROM range(0, 10, 1, 4) WHERE id < 8")
     result = by_key(group_by(df, "k").agg(first=functions["earliest"]("at")), 1)
     assert result == {(0,): ("02:00:00 4",), (1,): ("03:00:00 4",)}
 
 
-def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
+def test_keys_and_arguments_may_be_texts_or_columns(spark: Any, embedded: Any) -> None:
     """Keys, arguments and conditions may be SQL text or columns, and narrow columns are widened."""
     df = spark.range(100).selectExpr("id", "cast(id % 5 AS tinyint) small", "'x' unused")
     count, average = embedded["count"], embedded["weighted_avg"]
@@ -266,14 +266,14 @@ def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
     assert sum(row.c for row in rows) == 49
 
 
-def test_columns_with_odd_names(classic: Any, embedded: Any) -> None:
+def test_columns_may_have_odd_names(classic: Any, embedded: Any) -> None:
     """A column is found by its exact name before the text is parsed as an expression."""
     df = classic.range(6).selectExpr("id % 2 AS `a.b`", "id AS `id % 2`", "id AS `back``tick`")
     result = group_by(df, "a.b").agg(**{"sum of": embedded["sum"]("id % 2"), "x": embedded["sum"]("back`tick")})
     assert by_key(result, 1) == {(0,): (6, 6), (1,): (9, 9)}
 
 
-def test_types_of_keys(spark: Any, embedded: Any) -> None:
+def test_keys_have_the_values_and_types_of_spark(spark: Any, embedded: Any) -> None:
     """Keys of every type are returned as by Spark's own grouping, in Spark's own type."""
     df = spark.sql(
         """SELECT CAST(id % 2 AS boolean) a, CAST(id % 2 AS decimal(20, 3)) b, date'2020-01-01' c,
@@ -288,7 +288,7 @@ def test_types_of_keys(spark: Any, embedded: Any) -> None:
     assert sorted(map(repr, ours.collect())) == sorted(map(repr, theirs.collect()))
 
 
-def test_results_of_all_types(classic: Any, embedded: Any) -> None:
+def test_results_have_the_types_of_spark(classic: Any, embedded: Any) -> None:
     """Polymorphic built-in functions return the argument's type, as Spark's do."""
     df = classic.sql(
         """SELECT id % 2 k, CAST(id AS decimal(10, 2)) a, string(id) b, timestamp_seconds(id) c,
@@ -311,7 +311,7 @@ def test_the_result_is_lazy(classic: Any, embedded: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["peak_kilobytes", "peak_kilobytes_unmerged"])
-def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: str) -> None:
+def test_many_groups_take_bounded_memory(classic: Any, embedded: Any, function: str) -> None:
     """300,000 groups in one partition, in both plans: the results are right, and the workers stay small."""
     df = classic.range(0, 600_000, 1, 2).selectExpr("concat('key ', id % 300000) AS k", "id AS v")
     classic.conf.set("spark.sql.shuffle.partitions", "1")
@@ -324,7 +324,7 @@ def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: st
     assert peak < PEAK_KILOBYTES_MAX, f"a worker had {peak // 1024} MiB"
 
 
-def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
+def test_functions_read_job_parameters_and_log(classic: Any, server_url: str) -> None:
     """Job parameters of `connect` reach the functions in Spark's workers, embedded and remote."""
     from foldflight import connect
     from tests.spark import spark_functions
@@ -335,7 +335,7 @@ def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
         assert group_by(df).agg(o=informed_function("id")).collect()[0].o == "hello 4"
 
 
-def test_shipped_functions(spark: Any, rows_of: Any) -> None:
+def test_shipped_functions_fold_on_servers(spark: Any, rows_of: Any) -> None:
     """A server with only built-in functions folds functions that the driver ships in bundles."""
     from foldflight import connect
     from foldflight.server.run.lifecycle import serving

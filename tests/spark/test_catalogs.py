@@ -90,7 +90,7 @@ def epoch(folder: Path, *rows: tuple[Any, ...]) -> None:
     os.utime(path, (number + 1, number + 1))
 
 
-def test_a_wider_table_and_the_session_of_the_user(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_wider_table_is_changed_and_visible_in_the_session(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """INT takes SMALLINT (Iceberg has no other), DECIMAL(38,10) DECIMAL(10,2); after the query the session sees all."""
     spark.ask(jobs.run, f"SELECT * FROM {jobs.TABLE}")  # its cache has the table without rows
     epoch(files, ("+I", "a", 1, 1.25), ("+I", "b", 2, None))
@@ -99,7 +99,7 @@ def test_a_wider_table_and_the_session_of_the_user(spark: SparkProcess, files: P
     assert rows == [("a", -1, Decimal("99999999.9900000000"), None)]
 
 
-def test_another_writer_between_epochs(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_row_of_another_writer_between_epochs_stays(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """A row of another writer stays, and the query goes on."""
     for number in range(3):
         epoch(files, ("+U", "a", number, None))
@@ -107,7 +107,9 @@ def test_another_writer_between_epochs(spark: SparkProcess, files: Path, tmp_pat
     assert rows == [("a", 2, None, None), *[("other", 7, None, None)] * 3]
 
 
-def test_another_writer_during_an_epoch(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_commit_of_another_writer_during_an_epoch_is_retried(
+    spark: SparkProcess, files: Path, tmp_path: Path
+) -> None:
     """Iceberg refuses the commit, and the statement is repeated."""
     epoch(files, ("+I", "a", 1, None), ("+I", "b", 1, None))
     epoch(files, ("+U", "a", 2, None), ("-D", "b", 1, None))
@@ -115,7 +117,7 @@ def test_another_writer_during_an_epoch(spark: SparkProcess, files: Path, tmp_pa
     assert rows == [("a", 2, None, None), ("other", 7, None, None)]
 
 
-def test_maintenance_between_epochs(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_maintenance_between_epochs_changes_nothing(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """Compacted files and expired snapshots change nothing, also for an epoch that comes again after them."""
     for number in range(3):
         epoch(files, ("+U", "a", number, None), ("+U", f"b{number}", number, None))
@@ -126,7 +128,7 @@ def test_maintenance_between_epochs(spark: SparkProcess, files: Path, tmp_path: 
     assert spark.ask(jobs.write_between, files, tmp_path / "checkpoint", *maintenance) == expected
 
 
-def test_drivers_that_die(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_driver_that_dies_applies_each_epoch_once(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """An epoch that ends before the commit of the table, or before Spark's commit, comes again."""
     checkpoint = tmp_path / "checkpoint"
     for number, point in enumerate((jobs.BEFORE, jobs.AFTER) * 3):
@@ -138,7 +140,7 @@ def test_drivers_that_die(spark: SparkProcess, files: Path, tmp_path: Path) -> N
             assert spark.ask(jobs.write, files, checkpoint) == expected
 
 
-def test_a_driver_that_was_replaced(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_driver_that_was_replaced_changes_nothing(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """A driver of before, which goes on from its own copy of the checkpoint, sets no old value, and leaves none out."""
     epoch(files, ("+I", "a", 0, None))
     spark.ask(jobs.write, files, tmp_path / "checkpoint")
@@ -154,7 +156,7 @@ def test_a_driver_that_was_replaced(spark: SparkProcess, files: Path, tmp_path: 
 
 
 @only_iceberg
-def test_a_table_that_was_rolled_back(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_table_and_checkpoint_may_go_back_together(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """The marks of snapshots that no longer count do not count either: table and checkpoint may go back together."""
     epoch(files, ("+I", "a", 0, None))
     spark.ask(jobs.write, files, tmp_path / "checkpoint")
@@ -169,7 +171,7 @@ def test_a_table_that_was_rolled_back(spark: SparkProcess, files: Path, tmp_path
 
 
 @only_iceberg
-def test_a_table_by_its_name_alone(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
+def test_a_table_may_be_given_by_its_name_alone(spark: SparkProcess, files: Path, tmp_path: Path) -> None:
     """Behind such a name Spark finds no snapshots, and the session of an epoch does not know what USE has said."""
     for number in (1, 2):
         epoch(files, ("+U", "a", number, None))
@@ -184,7 +186,7 @@ def test_changes_are_computed_once(spark: SparkProcess, files: Path, tmp_path: P
     assert spark.ask(jobs.write_counted, files, tmp_path / "checkpoint", tmp_path / "runs") == 2
 
 
-def test_types_that_the_table_does_not_take(spark: SparkProcess, files: Path) -> None:
+def test_types_that_the_table_lacks_are_refused(spark: SparkProcess, files: Path) -> None:
     """Narrower types are refused, and elements that may be NULL where the table takes none, in different words."""
     epoch(files, ("+I", "a", 1, None))
     assert "the column small has the type INT, and the query's is BIGINT" in spark.ask(
@@ -201,7 +203,7 @@ def test_types_that_the_table_does_not_take(spark: SparkProcess, files: Path) ->
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
-def test_keys_of_floating_point(spark: SparkProcess, tmp_path: Path, mode: str) -> None:
+def test_keys_of_floats_are_found_again(spark: SparkProcess, tmp_path: Path, mode: str) -> None:
     """NaN and zeros are found again, although the files' metrics do not have them."""
     if jobs.FORMAT == "delta" and mode != "copy-on-write":
         pytest.skip("the modes are Iceberg's")

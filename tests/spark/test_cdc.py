@@ -165,7 +165,7 @@ def test_each_operation_of_debezium_is_split(spark: Any) -> None:
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("mode", ["default-schema", "default"])
-def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
+def test_events_of_a_real_connector_equal_its_table(spark: Any, mode: str) -> None:
     """In any order and twice, a table without whole old rows has the last row of each key; NOT NULL columns too."""
     events = [value for value in values(mode, "orders_key") if value is not None]
     random.Random(3).shuffle(events)
@@ -187,7 +187,7 @@ def test_events_of_a_real_connector(spark: Any, mode: str) -> None:
 
 
 @pytest.mark.every_turn
-def test_tombstones_of_kafka_delete(classic: Any) -> None:
+def test_tombstones_of_kafka_delete_their_keys(classic: Any) -> None:
     """Also if the delete before them was compacted away; topics and partitions have offsets of their own."""
     events = [
         ("a", 0, 0, 1, event("c", after=OLD, source={"lsn": 10})),
@@ -215,7 +215,7 @@ def test_tombstones_of_kafka_delete(classic: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"replica_identity": "full"}])
-def test_a_delete_with_nothing_but_its_key(classic: Any, options: Any) -> None:
+def test_a_delete_that_has_only_its_key_is_refused(classic: Any, options: Any) -> None:
     """The connector's '' and 0 were retracted from the groups; a row that is so passes if the user says so."""
     rows = from_debezium(kafka(classic, event("d", order(1, "", 0))), SCHEMA, **options)
     if options:
@@ -230,7 +230,7 @@ def test_a_delete_with_nothing_but_its_key(classic: Any, options: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_schema_of_events(classic: Any) -> None:
+def test_the_schema_of_events_is_read_from_a_sample(classic: Any) -> None:
     """Types come from the schema blocks; a sample without any, or of several tables, is refused."""
     frame = classic.createDataFrame(
         [(each and each.encode(),) for each in values("default-schema", "kinds")], "value binary"
@@ -316,7 +316,7 @@ def test_mistakes_are_refused_at_once(classic: Any, options: Any, code: str, mes
     assert message in excinfo.value.message
 
 
-def test_debezium_as_avro_gives_it(spark: Any) -> None:
+def test_events_of_debezium_may_be_columns_of_avro(spark: Any) -> None:
     """Columns op, before and after need no schema; a tombstone has NULL in all of them."""
     row = f"STRUCT<{SCHEMA}>"
     rows = [("u", (1, "ann", 5), (1, "ann", 8)), ("d", (1, "ann", 8), None), (None, None, None)]
@@ -326,7 +326,7 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
         from_debezium(events.drop("before"))
 
 
-def test_words_for_columns_that_avro_gave(spark: Any) -> None:
+def test_columns_of_avro_are_read_as_the_words_say(spark: Any) -> None:
     """The numbers of times, and bytes of decimals, mean what the words say; columns of their types stay as they are."""
     after = """named_struct('id', 1, 'ordered', 1704067200000001, 'seen', 1500L, 'amount', X'04D2', 'price', 1.50BD,
         'at', timestamp'2024-01-01 00:00:00.123456Z', 'due', date'2024-01-01', 'raw', X'DEADBEEF', 'took', 5L)"""
@@ -408,7 +408,7 @@ def test_words_for_columns_that_avro_gave(spark: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, row: Row, message: str) -> None:
+def test_a_value_that_cannot_be_read_fails_the_query(classic: Any, read: Any, row: Row, message: str) -> None:
     """An event without a needed row, of an unknown kind, or damaged, is an error that names it."""
     with pytest.raises(Exception, match=message) as excinfo:
         read(kafka(classic, row), SCHEMA).collect()
@@ -624,7 +624,7 @@ def damaged_events(tool: str) -> list[tuple[bytes, str]]:
 @pytest.mark.every_turn
 @since_spark("4.0", "Column.try_cast, which the types need,")
 @pytest.mark.parametrize("tool", ["canal", "maxwell"])
-def test_what_a_lenient_parser_reads_is_refused(classic: Any, tool: str) -> None:
+def test_texts_that_only_a_lenient_parser_reads_are_refused(classic: Any, tool: str) -> None:
     """Spark takes the last of two members, reads no further than an object, and replaces bytes that are no text."""
     events = damaged_events(tool)
     fine = r'{"s": "\\ud83d\\ude00 \ud83d\ude00", "x": "0.5", "t": "1e-400"}'
@@ -674,7 +674,7 @@ def test_the_bytes_of_canal_are_latin_1(classic: Any) -> None:
     assert bytes(from_canal(events, "b BINARY").collect()[0].b) == b"\xff\x00a"
 
 
-def test_other_names_and_codes(spark: Any) -> None:
+def test_other_names_and_codes_are_mapped(spark: Any) -> None:
     """`split_changes` accepts any names, expressions and codes, also numeric codes."""
     row = f"STRUCT<{SCHEMA}>"
     events = spark.createDataFrame(
@@ -696,7 +696,7 @@ def test_other_names_and_codes(spark: Any) -> None:
         split_changes(events, **{**options, "before": hidden_df, "after": hidden_df})
 
 
-def test_a_schema_that_is_none(classic: Any) -> None:
+def test_a_text_that_is_no_schema_is_refused(classic: Any) -> None:
     """An invalid schema, and events without the JSON column, are refused when the query is built."""
     events = kafka(classic)
     with pytest.raises(RejectedError, match="cannot read the schema 'id NUMBER'"):
@@ -709,7 +709,7 @@ def test_a_schema_that_is_none(classic: Any) -> None:
         from_canal(events, "tags ARRAY<INT>")
 
 
-def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None:
+def test_codes_that_need_no_splitting_are_mapped(classic: Any, embedded: Functions) -> None:
     """Delta's change data feed has its own codes; Iceberg's are the names of row kinds."""
     count = embedded["count"]
     names = dict(zip(DELTA_CHANGES, ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"), strict=True))
@@ -731,7 +731,7 @@ def by_key(what: str, old: Row | None, new: Row | None, lsn: int) -> Row:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replica_identity", ["default", "full"])
-def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path, replica_identity: str) -> None:
+def test_a_changelog_becomes_a_table(classic: Any, tmp_path: Path, replica_identity: str) -> None:
     """Debezium events in a stream, written into a table epoch by epoch, give the totals of the remaining rows."""
     table = Table(seed=3)
     for number in range(4):
@@ -762,7 +762,7 @@ def test_a_changelog_kept_as_a_table(classic: Any, tmp_path: Path, replica_ident
         ("id DECIMAL(10, 0), amounts ARRAY<NUMERIC>", r"without precision and scale \(id, amounts\)"),
     ],
 )
-def test_types_of_databases_have_other_names(classic: Any, schema: str, message: str) -> None:
+def test_names_of_types_of_databases_are_understood(classic: Any, schema: str, message: str) -> None:
     """A DECIMAL alone is DECIMAL(10,0), with which unscaled values were other numbers."""
     with pytest.raises(RejectedError, match=message):
         from_debezium(kafka(classic), schema)
@@ -782,7 +782,7 @@ def test_bytes_are_not_declared_as_texts(classic: Any) -> None:
                 from_debezium(events, "x STRING")
 
 
-def test_texts_of_a_bounded_length(classic: Any) -> None:
+def test_texts_of_a_bounded_length_are_strings(classic: Any) -> None:
     """VARCHAR(n) and CHAR(n) in a schema, as databases show it, are STRING: Spark does not read JSON as these."""
     row = {"id": 1, "name": "ann", "tags": ["a"]}
     bounded_ddl = "id INT, name VARCHAR(5), tags ARRAY<CHAR (3)>"
@@ -941,7 +941,7 @@ def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions
     assert [tuple(row) for row in result.collect()] == [(1, 1)]
 
 
-def test_rows_of_dms_with_keys(classic: Any) -> None:
+def test_rows_of_dms_delete_by_their_keys(classic: Any) -> None:
     """I, U and D with the whole new row; the columns of a deleted row are not read."""
     rows = [("I", 1, "a", 1), ("U", 1, "b", 2), ("I", 2, "c", 3), ("D", 2, None, 4)]
     frame = classic.createDataFrame(rows, "Op STRING, id INT, v STRING, at INT")
@@ -949,7 +949,7 @@ def test_rows_of_dms_with_keys(classic: Any) -> None:
     assert [(row.id, row.v) for row in result.collect()] == [(1, "b")]
 
 
-def test_what_spark_without_try_cast_reads(classic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_without_try_cast_says_what_needs_it(classic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark 3.5 has no cast that gives NULL for a wrong text. Its users are told what needs it, and what to do."""
     row = '{"id": 1, "name": "x", "raw": "AP8Q", "tags": ["a", 5], "of": {"a": {"n": 1}}}'
     event = f'{{"type": "update", "data": {row}, "old": {{"name": null, "tags": []}}}}'

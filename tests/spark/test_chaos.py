@@ -84,7 +84,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.mark.slow
-def test_queries_over_servers_in_chaos(
+def test_queries_succeed_while_servers_fail(
     processes: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Servers are killed, paused, drained and restarted while queries run; no task fails."""

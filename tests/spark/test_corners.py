@@ -54,7 +54,7 @@ def test_rows_without_columns_are_counted(classic: Any, functions: Functions, tm
 
 
 @pytest.mark.slow
-def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:
+def test_a_key_and_an_argument_may_have_the_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """Spark's type void can be a key and an argument, also if a query reads no other column."""
     count = functions["count"]
     nothing = sf.lit(None).alias("nothing")
@@ -154,7 +154,7 @@ def test_the_names_of_many_functions_are_cut_short() -> None:
     ],
     ids=str,
 )
-def test_windows_over_a_join_with_two_columns_of_one_name(classic: Any, window: Any, rows: int) -> None:
+def test_windows_are_assigned_over_a_join_with_two_columns_of_one_name(classic: Any, window: Any, rows: int) -> None:
     """Columns that a query does not use may have one name. A time that has two columns is refused by its name."""
     times = classic.sql("SELECT 1 AS id, TIMESTAMP'2024-01-01 00:10:00' AS at, 5L AS v")
     others = classic.sql("SELECT 1 AS id, 7L AS w")

@@ -36,7 +36,7 @@ def rows_of(spark: Any) -> Any:
     return spark.sql(f"SELECT double(v) AS v, at, naive FROM VALUES {texts} AS t(v, at, naive)")
 
 
-def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
+def test_batches_take_both_kinds_of_timestamps(classic: Any, those: Any) -> None:
     """Aggregates, OVER, scalar and table functions: the result has the type of the argument."""
     df = rows_of(classic)
     at, naive = "2026-01-01 11:00:00", "2026-01-01 11:00:00"
@@ -65,7 +65,7 @@ def test_both_kinds_in_batches(classic: Any, those: Any) -> None:
     assert table.where("v = 0 AND number = 1").selectExpr("string(at)").collect()[0][0] == TIMES[2]
 
 
-def test_both_kinds_in_statements(classic: Any) -> None:
+def test_statements_take_both_kinds_of_timestamps(classic: Any) -> None:
     """Registered functions take both; a statement declares one kind, in the words of Spark."""
     those = connect(datetime_functions)
     rows_of(classic).createOrReplaceTempView("moments")
@@ -98,7 +98,7 @@ def test_both_kinds_in_statements(classic: Any) -> None:
         sql(classic, "SELECT last_at(v, naive) AS z FROM moments")
 
 
-def test_zoned_scalars_in_statements(classic: Any) -> None:
+def test_a_scalar_function_has_both_kinds_in_statements(classic: Any) -> None:
     """A registered scalar function has both kinds in `sql`; `spark.sql` knows one type of it, and says so."""
     rows_of(classic).createOrReplaceTempView("moments")
     register(classic, connect(datetime_functions))
@@ -122,7 +122,7 @@ def test_zoned_scalars_in_statements(classic: Any) -> None:
 
 
 @pytest.mark.slow
-def test_both_kinds_in_streams(classic: Any, tmp_path: Path) -> None:
+def test_streams_take_both_kinds_of_timestamps(classic: Any, tmp_path: Path) -> None:
     """A stream and its restart: the state has a zone as its column does."""
     rows_of(classic).coalesce(1).write.parquet(str(tmp_path / "input"))
     those = connect(datetime_functions)

@@ -18,7 +18,7 @@ EXPECTED = {"distinct_sum": 3, "average_fn": 1.5, "spark_mean": 1.5, "python_sum
 
 
 @pytest.mark.slow
-def test_a_batch_and_a_restarted_stream(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_restarted_stream_has_the_results_of_a_batch(classic: SparkSession, tmp_path: Path) -> None:
     """The stream is started again with new connections, and continues with its states; a batch has the same result."""
     stream = Values(classic, tmp_path, lambda df: df)
     latest = {}

@@ -11,7 +11,9 @@ from tests.docs.docstrings import FLAGS, IN_SPARK, examples_of
 
 
 @pytest.mark.every_turn
-def test_the_examples_of_the_docstrings(classic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_examples_of_docstrings_print_what_they_show(
+    classic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     """Each runs by itself in one session, `spark`."""
     monkeypatch.chdir(tmp_path)
     session = classic.newSession()  # an example may set what other tests do not expect

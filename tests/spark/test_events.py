@@ -263,7 +263,7 @@ def test_keys_and_values_are_the_source_of_the_next_query(classic: Any, embedded
     assert {row["customer"]: (row["n"], row["total"]) for row in read.collect()} == TABLE
 
 
-def test_values_of_to_upserts_are_exact(classic: Any) -> None:
+def test_values_that_to_upserts_writes_are_exact(classic: Any) -> None:
     """Microseconds, time zones, decimals, bytes and NULL."""
     df = classic.sql(
         "SELECT 1L AS id, TIMESTAMP'2026-01-01 00:00:00.000001Z' AS at, "

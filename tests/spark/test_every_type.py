@@ -322,7 +322,7 @@ def test_every_built_in_function_is_here() -> None:
     assert all(any(name in what for what in USES) for name in BUILT_IN)
 
 
-def test_groups(session: Any, functions: Functions) -> None:
+def test_groups_equal_those_of_spark(session: Any, functions: Functions) -> None:
     """The most common calls over the types that are most easily lost, in the `group_by` plan."""
     calls = list(calls_of(FEW, LOST))
     df = with_types(session.createDataFrame(ROWS, ROWS_DDL).coalesce(1), LOST)
@@ -342,7 +342,9 @@ def calls_by_prefix(functions: Functions, prefix: str) -> tuple[dict[str, Any], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["auto", "lists"])
-def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str) -> None:
+def test_a_group_without_rows_has_the_value_of_spark(
+    session: Any, table: DataFrame, functions: Functions, plan: str
+) -> None:
     """One group without rows has the value of Spark's aggregate, in both plans."""
     table.where("i < 0").createOrReplaceTempView("no_rows")
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
@@ -355,7 +357,9 @@ def test_no_rows(session: Any, table: DataFrame, functions: Functions, plan: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "plain_"])
-def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
+def test_groups_of_all_calls_equal_those_of_spark(
+    session: Any, table: DataFrame, functions: Functions, prefix: str
+) -> None:
     """The `group_by` plan with all calls, also those with an order, DISTINCT and FILTER, vectorised and scalar."""
     f, types = calls_by_prefix(functions, prefix)
     ours = group_by(table, "k").agg(**{name: use.build(f, x) for name, x, use in calls_of(ALL, types)})
@@ -363,7 +367,7 @@ def test_groups_of_all_calls(session: Any, table: DataFrame, functions: Function
 
 
 @pytest.mark.slow
-def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
+def test_lists_equal_those_of_spark(session: Any, table: DataFrame, functions: Functions) -> None:
     """The `collect_list` plan with all calls, and all types but TIME(0), which a UDF returns as TIME(6) only."""
     register(session, functions, {name: f"each_{name}" for name in BUILT_IN})
     calls = list(calls_of(USES, [each for each in TYPES if each != "TIME(0)"]))
@@ -377,7 +381,7 @@ def test_lists(session: Any, table: DataFrame, functions: Functions) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "plain_"])
-def test_over(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
+def test_growing_frames_equal_those_of_spark(session: Any, table: DataFrame, functions: Functions, prefix: str) -> None:
     """OVER with frames that grow, vectorised and scalar."""
     f, types = calls_by_prefix(functions, prefix)
     uses = {name: use for name, use in USES.items() if "distinct" not in name}
@@ -390,7 +394,7 @@ def test_over(session: Any, table: DataFrame, functions: Functions, prefix: str)
 
 
 @pytest.mark.slow
-def test_over_frames_that_move(session: Any, table: DataFrame, functions: Functions) -> None:
+def test_moving_frames_equal_those_of_spark(session: Any, table: DataFrame, functions: Functions) -> None:
     """OVER with frames that rows leave: they are retracted, merged, or folded anew."""
     calls = list(calls_of(FEW))
     df = table.select("k", "i", *(COLUMNS[name] for name in PASSED))
@@ -411,7 +415,7 @@ class Epochs(Stream):
 
 
 @pytest.mark.slow
-def test_a_stream(session: Any, table: DataFrame, functions: Functions, tmp_path: Path) -> None:
+def test_streams_equal_batches_of_spark(session: Any, table: DataFrame, functions: Functions, tmp_path: Path) -> None:
     """A stream, whose states are stored between two epochs."""
     calls = list(calls_of(ALL))
 
@@ -495,7 +499,7 @@ def test_the_remedy_for_collations_can_be_executed(session: Any, functions: Func
     ]
 
 
-def test_what_has_no_order_is_refused(session: Any, functions: Functions) -> None:
+def test_types_without_an_order_are_refused(session: Any, functions: Functions) -> None:
     """Python sees a VARIANT as a struct of bytes, whose order means nothing; so does DISTINCT."""
     df = session.sql("SELECT parse_json('1') AS v, array(parse_json('1')) AS a")
     for use in (functions["max"]("v"), functions["min"]("a"), functions["count"]("v").distinct()):
@@ -534,7 +538,7 @@ def test_geometry_is_counted_and_refused_elsewhere(session: Any, functions: Func
 @pytest.mark.every_turn
 @since_spark("4.3", "TIME(9)")
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
-def test_nanoseconds_are_keys_and_no_arguments(session: Any, functions: Functions) -> None:
+def test_nanoseconds_may_be_keys_but_no_arguments(session: Any, functions: Functions) -> None:
     """Groups and DISTINCT values of TIME(9) differ by a nanosecond. `max` and `first` refuse one, cutting nothing."""
     times = "VALUES (1, TIME'03:04:05.000000001'), (2, TIME'03:04:05.000000002') AS t(i, t)"
     df = session.sql(f"SELECT i, CAST(t AS TIME(9)) AS t FROM {times}")
@@ -608,7 +612,9 @@ class Places(Stream):
 @pytest.mark.every_turn
 @since_spark("4.3", "GEOMETRY without a setting")
 @pytest.mark.parametrize("shape", ["ST_GeomFromWKB", "ST_GeogFromWKB"])
-def test_geometry_and_times_in_streams(session: Any, functions: Functions, tmp_path: Path, shape: str) -> None:
+def test_streams_have_times_of_a_day_and_refuse_geometries(
+    session: Any, functions: Functions, tmp_path: Path, shape: str
+) -> None:
     """A time of day is key, argument and result; a geometry is counted, and refused as key and as result."""
     count, top = functions["count"], functions["max"]
     point = bytes.fromhex("0101000000000000000000F03F0000000000000040")
@@ -645,7 +651,7 @@ class Instants(Stream):
 @pytest.mark.every_turn
 @since_spark("4.3", "TIME(9)")
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
-def test_nanoseconds_are_keys_of_streams(session: Any, functions: Functions, tmp_path: Path) -> None:
+def test_nanoseconds_may_be_keys_of_streams(session: Any, functions: Functions, tmp_path: Path) -> None:
     """Over epochs, groups differ by a nanosecond, and a function that would cut them off refuses them."""
     count, first, second = functions["count"], 1_000_000_001, 1_000_000_002
 

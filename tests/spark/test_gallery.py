@@ -95,7 +95,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.slow
-def test_all_functions_in_one_batch_and_in_one_stream(classic: SparkSession, tmp_path: Path) -> None:
+def test_all_functions_run_in_one_batch_and_in_one_stream(classic: SparkSession, tmp_path: Path) -> None:
     """The queries of the pages have the results of the same calls over literal epochs, which other tests compare."""
     functions = connect(f"embedded:{','.join(f'examples.gallery.{page.stem}' for page in PAGES)}")
     rows = visits(40)

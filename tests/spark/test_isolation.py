@@ -18,7 +18,7 @@ def letters_of(df: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.every_turn
-def test_other_groups_go_on(spark: Any, functions: Any) -> None:
+def test_other_groups_go_on_when_one_fails(spark: Any, functions: Any) -> None:
     """A failed group has only dead letters, with its rows unchanged; other groups are as without it."""
     rows = [(k, x, -1 if v is None else v, w) for k, x, v, w in random_rows(1_000, seed=4)]
     df = spark.createDataFrame(rows, SCHEMA).repartition(5)
@@ -48,7 +48,7 @@ def test_other_groups_go_on(spark: Any, functions: Any) -> None:
 
 
 @pytest.mark.parametrize(("at", "what"), [("get_value", "get_value"), ("accumulate", "accumulate")])
-def test_without_keys_the_one_group_fails(classic: Any, functions: Any, at: str, what: str) -> None:
+def test_without_keys_the_only_group_fails(classic: Any, functions: Any, at: str, what: str) -> None:
     """Without keys a failure leaves no result. All rows are dead letters without a key."""
     df = classic.range(14).selectExpr("id v").repartition(3)
     result = group_by(df, on_error="isolate").agg(most=functions["picky"]("v", at=at))
@@ -70,7 +70,7 @@ def test_a_failure_without_rows_shows(classic: Any, embedded: Any) -> None:
     assert results(result).collect() == []
 
 
-def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
+def test_retractions_and_windows_fail_alone(classic: Any, functions: Any) -> None:
     """Retractions are dead letters with their kinds; a failed window does not affect other windows of its key."""
     at = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)
     rows = [
@@ -104,7 +104,7 @@ def test_many_groups_fail_in_one_pass(classic: Any, embedded: Any) -> None:
         result.unpersist()
 
 
-def test_isolation_that_cannot_be_is_refused(classic: Any, embedded: Any) -> None:
+def test_isolation_that_is_not_possible_is_refused(classic: Any, embedded: Any) -> None:
     """Invalid values, outputs of that name and results without the column are refused; the default is `fail`."""
     df = classic.range(14).selectExpr("id v")
     with pytest.raises(RejectedError, match="on_error is 'fail' or 'isolate', and here it is 'skip'"):

@@ -91,7 +91,7 @@ def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any,
 
 
 @pytest.mark.slow
-def test_lifted_rows_in_other_settings(spark: Any, functions: Any) -> None:
+def test_lifted_rows_have_the_same_results_in_other_settings(spark: Any, functions: Any) -> None:
     """Without ANSI mode, in which Spark's arithmetic wraps, and with code that Spark generates."""
     df = spark.createDataFrame(rows(), SCHEMA)
     expected = texts_of(group_by(df, "k", plan="fold").agg(**calls(functions)))
@@ -104,7 +104,7 @@ def test_lifted_rows_in_other_settings(spark: Any, functions: Any) -> None:
             spark.conf.set(name, before)
 
 
-def test_lifted_retractions(spark: Any, functions: Any) -> None:
+def test_lifted_retractions_equal_folded_ones(spark: Any, functions: Any) -> None:
     """Row kinds are signs of the sums, and a group without a live row is dropped."""
     rows_with_kinds = [(*row[:-1], "-D" if place % 5 == 1 else "+I") for place, row in enumerate(rows()) if row[0] < 8]
     df = spark.createDataFrame(
@@ -116,7 +116,7 @@ def test_lifted_retractions(spark: Any, functions: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_decimals(spark: Any, functions: Any) -> None:
+def test_lifted_sums_of_decimals_are_exact(spark: Any, functions: Any) -> None:
     """Sums are exact to 38 digits, also of numbers that Spark would round if it changed their signs."""
     text = "1234567890" * 3 + "1234"
     wide = [decimal.Decimal(each) for each in (f"{text}.678", f"-{text[::-1]}.321", f"{text}.999", "0.001")]
@@ -199,7 +199,7 @@ def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
         assert "group: k=3" in str(excinfo.value)
 
 
-def test_names_of_settings_in_braces(spark: Any, functions: Any) -> None:
+def test_names_of_settings_in_braces_are_not_replaced(spark: Any, functions: Any) -> None:
     """Spark puts the value of a setting into a text of SQL; a column keeps its name."""
     name = "${spark.app.name}"
     df = spark.range(3).withColumnRenamed("id", name)
@@ -236,7 +236,9 @@ def test_texts_with_collations_are_compared_by_their_bytes(classic: Any, functio
             assert texts_of(group_by(rows_, [], plan=plan).agg(o=functions["longest"]("t"))) == [repr((text,))]
 
 
-def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_why_a_query_is_lifted_or_not(
+    spark: Any, functions: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`auto` lifts unless there are many groups or a function does not lift; `explain` says why."""
     df = spark.createDataFrame(rows(), SCHEMA)
 
@@ -269,7 +271,7 @@ def test_the_choice_and_its_reason(spark: Any, functions: Any, capsys: pytest.Ca
         ({"plan": "lifted", "on_error": "isolate"}, "errors are isolated"),
     ],
 )
-def test_mistakes_in_the_plan(spark: Any, functions: Any, options: Any, why: str) -> None:
+def test_mistakes_in_the_argument_plan_are_refused(spark: Any, functions: Any, options: Any, why: str) -> None:
     """They are refused with the reason."""
     df = spark.createDataFrame(rows(), SCHEMA)
     with pytest.raises(RejectedError, match=why):

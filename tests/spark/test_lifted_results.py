@@ -176,7 +176,7 @@ def texts_of(df: Any) -> list[str]:
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("keys", [["k"], []], ids=str)
-def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> None:
+def test_spark_makes_results_without_python(spark: Any, functions: Any, keys: list[str]) -> None:
     """They equal the results of a fold; the plan has no Python."""
     df = spark.createDataFrame(rows(), "k int, v bigint, w bigint")
     uses = {
@@ -198,7 +198,9 @@ def test_results_without_python(spark: Any, functions: Any, keys: list[str]) -> 
 
 
 @pytest.mark.parametrize(("name", "by_host"), [("undefined", True), ("nested", False)])
-def test_odd_results(spark: Any, functions: Any, name: str, by_host: bool) -> None:
+def test_results_with_nan_and_quotients_equal_those_of_a_fold(
+    spark: Any, functions: Any, name: str, by_host: bool
+) -> None:
     """No comparison with NaN is true, and what depends on a quotient is not divided by Spark."""
     df = spark.createDataFrame([(1, 7, 2), (2, 1, 4), (3, 5, 0)], "k int, v bigint, w bigint")
     lifted_df = group_by(df, "k", plan="lifted")
@@ -224,7 +226,9 @@ def plan_of(spark: Any, df: Any) -> str:
         ("unread", (7, 32768, 5), ("OVERFLOW", "most: 32768 (int) does not fit int16", "k=7")),
     ],
 )
-def test_errors_without_python(spark: Any, functions: Any, name: str, row: Any, parts: tuple[str, ...]) -> None:
+def test_spark_raises_errors_of_a_fold_without_python(
+    spark: Any, functions: Any, name: str, row: Any, parts: tuple[str, ...]
+) -> None:
     """They name what a fold names, and no result leaves out the check of a field that it does not use."""
     # Rows of `createDataFrame` are read by Python workers, whose sockets a failing job may close in their next job.
     number = "INT" if name in ("weights", "unread") else "BIGINT"

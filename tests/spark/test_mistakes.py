@@ -323,7 +323,7 @@ NO_DATAFRAME: dict[str, Callable[[Any], Any]] = {
         (pd.DataFrame({"k": [1]}), r"this is a pandas\.\S*DataFrame; make it one: spark.createDataFrame"),
     ],
 )
-def test_what_is_no_dataframe_is_refused(function: str, rows: Any, hint: str) -> None:
+def test_an_object_that_is_no_dataframe_is_refused(function: str, rows: Any, hint: str) -> None:
     """Each function says that it takes a DataFrame, what it was given, and what to write."""
     with pytest.raises(RejectedError, match=f"{function} takes a DataFrame of Spark first, and {hint}") as excinfo:
         NO_DATAFRAME[function](rows)
@@ -339,7 +339,7 @@ def test_grouped_data_is_refused(df: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, [1], "local"])
-def test_what_is_no_session_is_refused(wrong: Any) -> None:
+def test_an_object_that_is_no_session_is_refused(wrong: Any) -> None:
     """As for DataFrames, in functions that take the session first."""
     calls: dict[str, Callable[[], Any]] = {
         "configure": lambda: configure(wrong),
@@ -383,7 +383,7 @@ FROM_SPARK = [case for case in CASES if "Spark cannot" in CASES[case][2]]
 
 
 @pytest.mark.parametrize("case", FROM_SPARK)
-def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> None:
+def test_messages_of_spark_become_one_line(spark: Any, embedded: Any, case: str) -> None:
     """The error has Spark's message without the plan and the stack of Spark Connect, also in its cause."""
     build, code, message = CASES[case]
     with pytest.raises(RejectedError, match=f"(?s){message}") as excinfo:
@@ -394,7 +394,7 @@ def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> No
     assert excinfo.value.__suppress_context__
 
 
-def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
+def test_structs_with_two_fields_of_one_name_are_refused(df: Any, embedded: Any) -> None:
     """Spark does not pass them to Python. Where it needs no Python, they are keys and are counted."""
     odd_df = df.selectExpr("k", "s", "named_struct('a', v, 'A', v, 'a', w) AS twice", "array(struct(k, k)) AS deep")
     text, split = embedded["string_agg"]("s"), connect(scalar_functions)["split"]
@@ -421,7 +421,7 @@ def test_structs_with_two_fields_of_one_name(df: Any, embedded: Any) -> None:
     assert sql(df.sparkSession, "SELECT any_count(twice) FROM twice").first()[0] == 20
 
 
-def test_a_window_of_months(spark: Any) -> None:
+def test_a_window_of_months_is_refused(spark: Any) -> None:
     """Its length is no duration, so it is refused with what to group by; and so are units that Spark does not read."""
     with pytest.raises(RejectedError, match=r"^SIGNATURE: '1 month' is no length of a window.*date_trunc"):
         group_by(table(spark), window=tumble("zoned", "1 month"))
@@ -435,7 +435,7 @@ def test_a_window_of_months(spark: Any) -> None:
 
 
 @pytest.mark.parametrize(("function", "column"), [("zoneless", "zoned"), ("zoned", "zoneless"), ("of_json", "m")])
-def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> None:
+def test_the_remedy_for_a_type_works(df: Any, function: str, column: str) -> None:
     """A query that follows the remedy of the error is accepted."""
     with pytest.raises(RejectedError) as excinfo:
         group_by(df).agg(n=windows_of(function)(column))
@@ -474,7 +474,7 @@ def test_expressions_that_end_with_a_word_are_no_names(spark: Any, embedded: Any
     assert "key" in group_by(df, "k key", window=tumble("zoned", "1 day")).agg(n=embedded["count"]()).columns
 
 
-def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
+def test_habits_of_pyspark_users_work(spark: Any, embedded: Any, rows_of: Any) -> None:
     """Lists of keys, aggregates by alias, functions as attributes, and names of Python's own parameters work."""
     df = table(spark)
     names = {"self": embedded.count(), "aliased": embedded.count(), "named": embedded.count(), "df": embedded.count()}
@@ -548,7 +548,9 @@ def test_a_module_that_workers_lack_is_named(
     assert {"top": "RejectedError: MODULE: helped", "inside": "FunctionError: USER_CODE: accumulate"}[at] in text
 
 
-def test_what_cannot_be_pickled_is_named_when_the_query_is_built(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_cannot_be_pickled_is_named_when_the_query_is_built(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function that refers to a lock is refused by `agg`, with function and variable, before Spark pickles it."""
     monkeypatch.setattr(Helped, "helper", threading.Lock())
     with pytest.raises(RejectedError, match=r"helped cannot be sent .*Helped\.helper is _thread\.lock") as excinfo:
@@ -564,7 +566,7 @@ def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_a_server_that_is_gone(classic: Any) -> None:
+def test_a_stopped_server_is_unreachable_in_the_error_of_a_task(classic: Any) -> None:
     """A server that stopped after the query was built is UNREACHABLE in the task's error; a lifted query needs none."""
     from foldflight.server.run.lifecycle import serving
 
@@ -596,7 +598,7 @@ def test_a_misspelled_column_logs_nothing(df: Any) -> None:
 
 
 @since_spark("4.3", "real-time mode in Python")
-def test_a_stream_in_real_time_mode(classic: Any, embedded: Any, tmp_path: Path) -> None:
+def test_a_stream_in_real_time_mode_is_refused_with_the_remedy(classic: Any, embedded: Any, tmp_path: Path) -> None:
     """What Spark says of the trigger becomes an error that tells the triggers with which the query runs."""
     counts = group_by(classic.readStream.format("rate").load(), "value").agg(n=embedded["count"]())
     writer = counts.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))

@@ -64,7 +64,7 @@ def visits(request: pytest.FixtureRequest) -> Iterator[Functions]:
 
 
 @pytest.mark.every_turn
-def test_nested_arguments(classic: Any, visits: Functions) -> None:
+def test_nested_arguments_have_the_values_of_spark(classic: Any, visits: Functions) -> None:
     """NULL arrays, structs, fields and items are None in Python."""
     oracle: dict[int, Visits] = defaultdict(Visits)
     for key, values, at, counts in ROWS:

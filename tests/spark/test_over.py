@@ -112,7 +112,7 @@ def compare(spark: Any, functions: Functions, names: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functions) -> None:
+def test_every_frame_equals_that_of_spark(sessions: dict[str, Any], embedded: Functions) -> None:
     """ROWS, and RANGE over timestamps, dates and numbers: NULL, NaN, zeros, ties and both directions are as in SQL."""
     compare(sessions["classic"], embedded, list(WINDOWS))
 
@@ -157,7 +157,9 @@ def test_an_order_may_be_a_column_of_pyspark(sessions: dict[str, Any], embedded:
     in_the_order_of_columns(sessions["classic"], embedded)
 
 
-def test_no_keys_no_order_and_any_column(sessions: dict[str, Any], embedded: Functions) -> None:
+def test_keys_and_order_are_optional_and_columns_of_any_type_pass(
+    sessions: dict[str, Any], embedded: Functions
+) -> None:
     """Without keys there is one partition; columns of any type come back, also under names that chunks reserve."""
     df = sessions["classic"].sql("SELECT id AS emit, map('a', id) AS slot, struct(id) AS `in 0` FROM range(5)")
     result = over(df).agg(embedded["sum"]("emit").alias("total"), n=embedded["count"]()).collect()

@@ -27,7 +27,9 @@ def key_of(row: dict[str, Any]) -> tuple[str, dt.datetime, int]:
 
 
 @pytest.mark.slow
-def test_a_restarted_stream_is_a_batch_of_the_rows_that_were_not_late(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_restarted_stream_equals_a_batch_of_the_rows_that_were_not_late(
+    classic: SparkSession, tmp_path: Path
+) -> None:
     """Each row comes out once, in order; late rows are counted; a restart between any two epochs changes nothing."""
     functions = connect(spark_functions)
 
@@ -100,7 +102,9 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
 
 
 @pytest.mark.slow
-def test_on_a_server_and_without_a_time(classic: SparkSession, tmp_path: Path, server_url: str) -> None:
+def test_frames_are_folded_on_servers_and_rows_need_a_time(
+    classic: SparkSession, tmp_path: Path, server_url: str
+) -> None:
     """Frames are folded on servers, too, without keys in one bucket; a row without a time fails the query."""
     functions = connect(server_url)
 

@@ -90,7 +90,9 @@ def test_pickled_classes_are_available_in_both_phases(classic: SparkSession, pla
 
 
 @pytest.mark.slow
-def test_streams_over_a_restart_with_an_edited_class(classic: SparkSession, tmp_path: Path, place: Place) -> None:
+def test_a_restarted_stream_reads_states_with_an_edited_class(
+    classic: SparkSession, tmp_path: Path, place: Place
+) -> None:
     """A stream that is restarted with another connection and edited code continues with its states."""
     latest: dict[str, int] = {}
     stream = Values(classic, tmp_path, lambda df: df)
@@ -104,7 +106,7 @@ def test_streams_over_a_restart_with_an_edited_class(classic: SparkSession, tmp_
 
 
 @pytest.mark.slow
-def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
+def test_sessions_merge_pickled_states(classic: SparkSession, tmp_path: Path) -> None:
     """Sessions merge their pickled states, over a restart and with an edited class."""
     sessions: dict[int, int] = {}
     stream = Clicks(classic, tmp_path, lambda df: df)
@@ -154,7 +156,7 @@ def run_script(folder: Path, factor: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_script_and_its_edited_self(tmp_path: Path) -> None:
+def test_a_stream_continues_after_its_script_was_edited(tmp_path: Path) -> None:
     """With classes in a script, its batch works, and its stream continues after the script was edited."""
     (tmp_path / "input").mkdir()
     for number, factor in enumerate((1, 10)):

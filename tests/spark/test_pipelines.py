@@ -95,7 +95,7 @@ def table_of(folder: Path, name: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @since_spark("4.1", "declarative pipelines")
-def test_two_runs_of_a_pipeline(tmp_path: Path) -> None:
+def test_a_second_run_of_a_pipeline_continues_the_first(tmp_path: Path) -> None:
     """Flows over a table of their own pipeline have the rows of plain Spark, also after new rows and a second run."""
     (tmp_path / "rows").mkdir()
     write_rows(tmp_path / "rows" / "1.json", FIRST)
@@ -190,7 +190,7 @@ in_connect = pytest.mark.parametrize("spark", ["connect"], indirect=True)
 @in_connect
 @pytest.mark.every_way
 @since_spark("4.1", "declarative pipelines")
-def test_a_flow_plans_without_analysis(spark: Any, orders: Any, rows_of: Any) -> None:
+def test_operations_plan_in_a_flow_without_analysis(spark: Any, orders: Any, rows_of: Any) -> None:
     """In a flow, all operations plan over a declared schema; the results equal plain Spark's."""
     functions = connect([spark_functions, scalar_functions])
     with flow(spark):
@@ -216,7 +216,7 @@ def test_a_flow_plans_without_analysis(spark: Any, orders: Any, rows_of: Any) ->
 @in_connect
 @pytest.mark.every_way
 @since_spark("4.1", "declarative pipelines")
-def test_mistakes_in_a_flow(spark: Any, orders: Any) -> None:
+def test_mistakes_in_a_flow_are_refused_with_the_remedy(spark: Any, orders: Any) -> None:
     """Each operation names `with_schema` in a flow; no action sees the empty DataFrame; a wrong type is named."""
     functions = connect([spark_functions, scalar_functions])
     uses = {

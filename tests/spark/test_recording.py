@@ -27,7 +27,7 @@ def rows_with_one_bad(classic: Any) -> Any:
 
 
 @pytest.mark.parametrize("plan", ["batch", "stream"])
-def test_a_worker_records_its_error(classic: Any, tmp_path: Path, plan: str) -> None:
+def test_a_worker_records_an_error_and_names_the_file(classic: Any, tmp_path: Path, plan: str) -> None:
     """The error of a batch, and of a stream, names the file that the worker has written, with the keys of groups."""
     ratio = connect(Ratio, record=Recordings(str(tmp_path / "recordings")))
     rows = rows_with_one_bad(classic)

@@ -70,7 +70,7 @@ def test_groups_have_the_results_of_their_live_rows(spark: Any, functions: Any, 
 
 
 @pytest.mark.parametrize("function", ["median", "sum"])
-def test_retractions_without_keys(classic: Any, embedded: Any, function: str) -> None:
+def test_retractions_without_keys_leave_the_only_group(classic: Any, embedded: Any, function: str) -> None:
     """Without keys the only group stays, also when all its rows are retracted."""
     rows = [("+I", 1), ("+I", 2), ("-D", 1), ("-D", 2)]
     df = classic.createDataFrame(rows, "kind string, v bigint").repartition(4)
@@ -78,7 +78,7 @@ def test_retractions_without_keys(classic: Any, embedded: Any, function: str) ->
     assert [tuple(row) for row in result.collect()] == [(None, 0)]
 
 
-def test_what_never_came_is_not_taken_back(classic: Any, embedded: Any) -> None:
+def test_a_retraction_of_a_row_that_never_came_is_ignored(classic: Any, embedded: Any) -> None:
     """A retraction for a group without rows is ignored, and other groups are not affected."""
     rows = [("-D", 1, 7), ("+I", 2, 7)]
     df = classic.createDataFrame(rows, "kind string, k int, v bigint")
@@ -87,7 +87,7 @@ def test_what_never_came_is_not_taken_back(classic: Any, embedded: Any) -> None:
 
 
 @pytest.mark.parametrize("plan", ["fold", "lifted"])
-def test_a_changelog_from_its_middle(spark: Any, functions: Any, plan: str) -> None:
+def test_a_changelog_may_begin_in_its_middle(spark: Any, functions: Any, plan: str) -> None:
     """A retraction counts only if an equal row is accumulated: in one phase, in two, and where Spark aggregates."""
     rows = [("-U", "ann", 10, 1.0), ("+U", "ann", 40, 1.0)]  # the old row never came
     rows += [("+I", "bob", 1, None), ("+I", "bob", 2, 0.0), ("-D", "bob", 7, 0.0), ("-D", "bob", 2, -0.0)]
@@ -107,7 +107,7 @@ def test_a_changelog_from_its_middle(spark: Any, functions: Any, plan: str) -> N
 
 
 @pytest.mark.every_turn
-def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> None:
+def test_equal_rows_are_counted_and_floats_compared_by_their_bits(classic: Any, embedded: Any) -> None:
     """Spark counts equal rows, and each that is left is one row again, with its own zero."""
     df = classic.sql(
         "SELECT if(id < 140003, '+I', '-D') AS kind, id % 2 AS k, -0D AS x, DATE '2024-01-01' AS day, "
@@ -124,7 +124,7 @@ def test_many_equal_rows_and_the_bits_of_floats(classic: Any, embedded: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_random_changelogs_from_their_middle(classic: Any, embedded: Any, seed: int) -> None:
+def test_random_changelogs_may_begin_in_their_middle(classic: Any, embedded: Any, seed: int) -> None:
     """Groups have the rows that are left of a multiset, in each plan."""
     rng = random.Random(seed)
     kinds = ["+I", "+I", "+U", "-U", "-D"]
@@ -350,7 +350,7 @@ def test_row_kinds_of_streams_are_not_left_out(classic: Any, embedded: Any, tmp_
     assert not (tmp_path / "a.duckdb").exists()
 
 
-def test_functions_by_chance_know_renamed_row_kinds(classic: Any) -> None:
+def test_nondeterministic_functions_refuse_renamed_row_kinds(classic: Any) -> None:
     """A row that is taken back would not have the outputs that it was added with."""
     rows = changes_of_readers(classic)["debezium"].withColumnRenamed("row_kind", "op")
     with pytest.raises(RejectedError, match=r"is not deterministic, and the rows are a changelog \(column 'op'\)"):

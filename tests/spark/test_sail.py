@@ -64,7 +64,7 @@ def ours() -> Functions:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_batches(classic: Any, functions: Any, seed: int) -> None:
+def test_random_batches_have_the_results_of_the_authors_class(classic: Any, functions: Any, seed: int) -> None:
     """Calls over unusual keys, of one and of two phases, have the author's results, embedded and remote."""
     rows = random_rows(3_000, seed)
     df = classic.createDataFrame(rows, SCHEMA).repartition(5)
@@ -125,7 +125,7 @@ def test_a_retraction_without_its_row_is_ignored(classic: Any, functions: Any, p
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_frames(classic: Any, ours: Functions, seed: int) -> None:
+def test_random_frames_have_the_results_of_run_over(classic: Any, ours: Functions, seed: int) -> None:
     """OVER gives what `run_over` computes from the same rows."""
     rng = random.Random(seed)
     rows = [
@@ -172,7 +172,9 @@ DAYS = [datetime.timedelta(days=-1, microseconds=1), datetime.timedelta(days=-1)
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_keys_that_its_hash_or_its_frames_lack(classic: Any, ours: Functions, type_: str, values: list[Any]) -> None:
+def test_keys_that_sail_cannot_hash_or_order_are_supported(
+    classic: Any, ours: Functions, type_: str, values: list[Any]
+) -> None:
     """TIME, intervals, BINARY and STRUCT are keys of groups, of one and of two phases, and keys and order of OVER."""
     rng = random.Random(4).choices(range(len(values)), k=200)
     df = classic.createDataFrame(
@@ -226,7 +228,9 @@ def plain(value: Any) -> Any:
         ("SELECT weighted_avg(doubled(v), w) a FROM orders", [(37,)]),
     ],
 )  # fmt: skip
-def test_statements(classic: Any, ours: Functions, statement: str, expected: list[tuple[Any, ...]]) -> None:
+def test_statements_with_functions_are_computed(
+    classic: Any, ours: Functions, statement: str, expected: list[tuple[Any, ...]]
+) -> None:
     """SQL with functions: GROUP BY, FILTER, ROLLUP, HAVING, common tables, OVER and scalar functions."""
     orders = classic.createDataFrame([("ann", 10, 1), ("ann", 40, 2), ("bob", 7, 3)], "k STRING, v BIGINT, w INT")
     orders.createOrReplaceTempView("orders")
@@ -234,7 +238,7 @@ def test_statements(classic: Any, ours: Functions, statement: str, expected: lis
     assert sorted(map(tuple, sql(classic, statement).collect()), key=repr) == sorted(expected, key=repr)
 
 
-def test_scalar_and_table_functions(classic: Any, ours: Functions) -> None:
+def test_scalar_and_table_functions_map_all_rows(classic: Any, ours: Functions) -> None:
     """They map the rows of all partitions, as columns, as rows, and as UDFs that several threads use at once."""
     df = classic.range(0, 50_000, 1, 8)
     assert with_columns(df, y=ours["doubled"]("id")).agg(sf.sum("y")).collect() == [(50_000 * 49_999,)]
@@ -342,7 +346,7 @@ def test_streams_are_refused_and_nothing_is_set(
 
 
 @pytest.mark.parametrize("items", [3, LONG])
-def test_vectors(classic: Any, functions: Functions, items: int) -> None:
+def test_arrays_are_vectors_with_all_their_bits(classic: Any, functions: Functions, items: int) -> None:
     """Arrays are vectors, with all their bits, in groups, OVER, SQL and scalar functions; NULL reaches the function."""
     extreme = ([math.nan, math.inf, -math.inf, -0.0] * items)[:items]
     whole = [float(number) for number in range(items)]

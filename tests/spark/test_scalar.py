@@ -94,7 +94,7 @@ def test_table_functions_join(spark: Any, functions: Any) -> None:
 
 @pytest.mark.every_turn
 @since_spark("4.1", "a UDF of Arrow arrays")
-def test_one_trip_and_the_plan_stays_open(classic: Any, embedded: Any) -> None:
+def test_the_plan_has_one_trip_and_can_be_extended(classic: Any, embedded: Any) -> None:
     """Nested functions and consecutive with_columns are one trip; unread columns are pruned; filters are pushed."""
     df = classic.createDataFrame(ROWS, COLUMNS).select("a", "b", "text", sf.lit("wide").alias("unused"))
     f = embedded
@@ -119,7 +119,7 @@ def test_a_column_may_be_replaced(classic: Any, embedded: Any) -> None:
     assert with_columns(once, a=embedded["multiply"]("a", "b")).collect() == [Row(a=16, b=4, text=" Ab cD ")]
 
 
-def test_udfs_for_sql(spark: Any, functions: Any) -> None:
+def test_registered_udfs_work_in_sql(spark: Any, functions: Any) -> None:
     """A registered UDF works anywhere in SQL, with direct arguments, in batches of one task."""
     spark.udf.register("multiply", functions["multiply"].spark_udf())
     spark.udf.register("scaled", functions["scale"].spark_udf(factor=3.0))
@@ -132,7 +132,7 @@ def test_udfs_for_sql(spark: Any, functions: Any) -> None:
 
 @pytest.mark.every_turn
 @pytest.mark.every_way
-def test_scalar_functions_within_aggregates(spark: Any, functions: Any) -> None:
+def test_aggregates_take_scalar_functions_as_arguments(spark: Any, functions: Any) -> None:
     """An argument, a condition and a key of an aggregate may be a use, also a nested one; a UDF is also a Column."""
     f = functions
     df = spark.createDataFrame(ROWS, COLUMNS)
@@ -162,7 +162,7 @@ def test_a_condition_guards_a_use(spark: Any, functions: Any) -> None:
     assert [tuple(row) for row in result.collect()] == [(6.0, 30, 0)]
 
 
-def test_uses_that_no_aggregate_takes(classic: Any, embedded: Any) -> None:
+def test_uses_that_no_aggregate_takes_are_refused(classic: Any, embedded: Any) -> None:
     """Table functions, and functions that are not deterministic, are refused as arguments with what to write."""
     f, df = embedded, classic.createDataFrame(ROWS, COLUMNS)
     with pytest.raises(RejectedError, match="use join_lateral"):
@@ -292,7 +292,7 @@ def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
             call()
 
 
-def test_joined_trips_mean_what_two_trips_mean(classic: Any, embedded: Any) -> None:
+def test_joined_trips_have_the_results_of_two_trips(classic: Any, embedded: Any) -> None:
     """Names are compared without case, and one use stays one: it is evaluated once, also when nested deeply."""
     f = embedded
     df = classic.createDataFrame([(10**9, 5)] * 8, "a bigint, m bigint").coalesce(1)
@@ -351,7 +351,7 @@ def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.Monkey
         exchange.close()
 
 
-def test_mapped_rows_with_two_columns_of_one_name(classic: Any, embedded: Any) -> None:
+def test_rows_may_have_two_columns_of_one_name(classic: Any, embedded: Any) -> None:
     """`with_columns` and `join_lateral` keep both columns with their values, as Spark's `withColumn` does."""
     left, right = classic.sql("SELECT 1 AS k, 2L AS v"), classic.sql("SELECT 3 AS k, 5L AS w, 'a b' AS text")
     joined_df = left.join(right)
@@ -385,7 +385,7 @@ def test_each_batch_has_an_answer_of_its_length(functions: Any, count: int) -> N
 
 @pytest.mark.every_turn
 @since_spark("4.3", "the Arrow cache")
-def test_rows_of_the_arrow_cache(tmp_path: Path) -> None:
+def test_rows_of_the_arrow_cache_pass_batch_by_batch(tmp_path: Path) -> None:
     """Python gets the cache's batches as they are, and Spark takes the answers batch by batch."""
     job = subprocess.run(
         [sys.executable, "-m", "tests.spark.cached_query", str(tmp_path)],

@@ -89,7 +89,7 @@ _SEED = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 @pytest.mark.parametrize(
     "writer", [pytest.param(each, marks=() if each in _QUICK else pytest.mark.slow) for each in WRITERS]
 )
-def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
+def test_values_of_each_type_are_those_that_spark_reads(writer: str, classic: Any, tmp_path: Path) -> None:
     """Of each type by each writer, the tasks read Spark's values, and they read what the list says."""
     write, types, must = WRITERS[writer]
     table = table_of(types, 200, random.Random(f"{writer} {_SEED}"))
@@ -107,7 +107,9 @@ def test_types(writer: str, classic: Any, tmp_path: Path) -> None:
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("plan", ["embedded", pytest.param("remote", marks=pytest.mark.slow)])
-def test_vectors(plan: str, classic: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_vectors_in_files_are_folded_by_the_tasks_that_read_them(
+    plan: str, classic: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Embeddings of files are folded by the tasks that read them, many batches of them; a wrong one names its row."""
     from foldflight import connect
     from tests.spark.test_vectors import MEANS, ROWS, sorted_rows
@@ -152,7 +154,7 @@ def version_of_writer(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("path", [version_of_writer(each) for each in sorted(FILES.glob("*.parquet"))])
-def test_files_of_versions(path: Path, classic: Any, embedded: Any, rows_of: Any) -> None:
+def test_files_of_older_versions_are_read_like_spark(path: Path, classic: Any, embedded: Any, rows_of: Any) -> None:
     """Of files by several versions of writers, with their pages, calendars and lists, queries have Spark's rows."""
     if path.stem.endswith("-ns"):
         with pytest.raises(AnalysisException, match="NANOS"):
@@ -189,7 +191,7 @@ INTS = pa.table({"k": pa.array([1, 2, 1, None, 5], pa.int64()), "v": pa.array([1
 
 
 @pytest.mark.every_turn
-def test_layouts(classic: Any, tmp_path: Path) -> None:
+def test_folders_and_missing_columns_are_read_like_spark(classic: Any, tmp_path: Path) -> None:
     """Folders of partitions, hidden and empty files, and missing columns are what they are for Spark."""
     for day, city in (("2026-01-01", "Köln am"), ("2026-01-02", "__HIVE_DEFAULT_PARTITION__")):
         folder = tmp_path / "t" / f"day={day}" / "n=7" / f"city={city}"
@@ -223,7 +225,7 @@ def test_layouts(classic: Any, tmp_path: Path) -> None:
     same_rows(scan(classic, files), ["k"])
 
 
-def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
+def test_layouts_that_tasks_cannot_read_are_left_to_spark(classic: Any, tmp_path: Path) -> None:
     """Where it is not certain which column a name means, or where types differ, Spark reads."""
     wide = INTS.set_column(1, "v", INTS["v"].cast(pa.int64()))
     upper = INTS.rename_columns(["k", "V"])
@@ -282,7 +284,7 @@ def test_layouts_that_spark_reads(classic: Any, tmp_path: Path) -> None:
     assert file_scan.df.count() == 2 * len(INTS)
 
 
-def test_default_values(classic: Any, tmp_path: Path) -> None:
+def test_default_values_of_columns_are_filled_in_by_spark(classic: Any, tmp_path: Path) -> None:
     """Of a column with a default value, as of ALTER TABLE ADD COLUMN, Spark fills in files that do not have it."""
     path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
     default = {"EXISTS_DEFAULT": "7", "CURRENT_DEFAULT": "7"}
@@ -296,7 +298,7 @@ def test_default_values(classic: Any, tmp_path: Path) -> None:
     same_rows(file_scan, ["k"])
 
 
-def test_settings(classic: Any, tmp_path: Path) -> None:
+def test_settings_that_may_change_a_read_leave_it_to_spark(classic: Any, tmp_path: Path) -> None:
     """A setting of the session that may change a read leaves it to Spark."""
     days = pa.table({"k": INTS["k"], "day": pa.array([0, 1, 2, 3, None], pa.date32())})
     path = two_files(tmp_path / "t", days, days)
@@ -347,7 +349,7 @@ def test_settings(classic: Any, tmp_path: Path) -> None:
         file_scan.df.unpersist()
 
 
-def test_paths_that_name_a_file_twice(classic: Any, tmp_path: Path) -> None:
+def test_a_file_that_paths_name_twice_is_read_like_spark(classic: Any, tmp_path: Path) -> None:
     """Spark reads a file for each path that leads to it, and tells it once."""
     path = two_files(tmp_path / "t", INTS, INTS)
     for files in ([path, path], [path, f"{path}/a.parquet"], [f"{path}/./a.parquet", f"{path}/a.parquet"]):
@@ -360,7 +362,7 @@ def test_paths_that_name_a_file_twice(classic: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["spark.sql.parquet.binaryAsString", "spark.sql.legacy.parquet.nanosAsLong"])
-def test_settings_of_types(case: str, classic: Any, tmp_path: Path) -> None:
+def test_settings_that_change_types_leave_the_read_to_spark(case: str, classic: Any, tmp_path: Path) -> None:
     """Where a setting changes the type that Spark tells, Spark reads."""
     table = pa.table({"a": pa.array([b"x"], pa.binary()) if "binary" in case else pa.array([1], pa.timestamp("ns"))})
     path = two_files(tmp_path / "t", table, table)
@@ -373,7 +375,7 @@ def test_settings_of_types(case: str, classic: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.every_turn
-def test_where(classic: Any, tmp_path: Path) -> None:
+def test_a_condition_passes_the_rows_that_pass_in_spark(classic: Any, tmp_path: Path) -> None:
     """A condition that the tasks evaluate passes the rows that Spark passes, and leaves out row groups."""
     rng = random.Random(4)
     table = table_of("bigint smallint string date boolean decimal(5,2) double", 300, rng)
@@ -445,7 +447,7 @@ MOMENTS = [
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
+def test_timestamps_are_compared_as_in_spark(zone: str, classic: Any, tmp_path: Path) -> None:
     """Timestamps are compared with those that Spark reads in the zone of the session, whatever unit the files have."""
     folder = tmp_path / "t"
     folder.mkdir()
@@ -511,7 +513,7 @@ def test_where_of_timestamps(zone: str, classic: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.every_turn
-def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
+def test_decimals_that_spark_rounds_are_compared_by_spark(classic: Any, tmp_path: Path) -> None:
     """Spark compares decimals of many digits in a type with fewer digits behind the point, and alone knows the rows."""
     path = str(tmp_path / "decimals.parquet")
     least = decimal.Decimal(1).scaleb(-30)
@@ -531,7 +533,7 @@ def test_decimals_that_spark_rounds(classic: Any, tmp_path: Path) -> None:
         assert scan(classic, path, where=where).df.count() == rows, "as Spark has it"
 
 
-def test_bad_files(classic: Any, tmp_path: Path) -> None:
+def test_damaged_files_are_left_to_spark_and_changed_ones_fail(classic: Any, tmp_path: Path) -> None:
     """Damaged and encrypted footers are left to Spark, and a file that has changed fails the query."""
     path = Path(two_files(tmp_path / "t", INTS, INTS))
     file_scan = scan(classic, path)
@@ -554,7 +556,7 @@ def test_bad_files(classic: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.every_turn
-def test_damaged_pages(classic: Any, tmp_path: Path) -> None:
+def test_damaged_pages_fail_the_query(classic: Any, tmp_path: Path) -> None:
     """A page that has another checksum than its own fails the query, though it can be read."""
     path = tmp_path / "a.parquet"
     numbers = pa.table({"k": [1, 5, 9]})
@@ -569,7 +571,7 @@ def test_damaged_pages(classic: Any, tmp_path: Path) -> None:
         read(scan(classic, path).source(["k"]), file_scan, ["k"]).collect()
 
 
-def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
+def test_negative_times_of_int96_have_the_values_of_spark(classic: Any, tmp_path: Path) -> None:
     """Old versions of Arrow write the hour before 1970 as minus one hour, which Arrow reads as 584 years later."""
     hour = 3_600_000_000_000
     times = pa.table({"t": pa.array([hour // 1000], pa.timestamp("us"))})
@@ -595,7 +597,7 @@ def test_int96_with_negative_times(classic: Any, tmp_path: Path) -> None:
     assert "is INT96 in Parquet" in reader(file_scan, ["t"])
 
 
-def test_days_of_old_versions(classic: Any, tmp_path: Path) -> None:
+def test_days_of_old_versions_have_the_values_of_spark(classic: Any, tmp_path: Path) -> None:
     """Before version 3, Spark counted all days in the old calendar, and did not tell it."""
     path = tmp_path / "a.parquet"
     day = datetime.date(1500, 3, 1)
@@ -607,7 +609,7 @@ def test_days_of_old_versions(classic: Any, tmp_path: Path) -> None:
         assert (_OLD_CALENDAR in reader(file_scan, ["d"])) == is_old
 
 
-def test_mistakes_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
+def test_errors_tell_what_to_write(spark: Any, tmp_path: Path) -> None:
     """A scan is no DataFrame, and what Spark refuses of its arguments is an error of ours."""
     path = two_files(tmp_path / "t", INTS, INTS)
     file_scan = scan(spark, path)
@@ -664,7 +666,7 @@ def test_the_folder_of_a_table_is_refused(spark: Any, tmp_path: Path) -> None:
         assert len(scan(spark, part / "a.parquet").df.collect()) == INTS.num_rows
 
 
-def test_a_table_by_its_folder_without_what_reads_it(spark: Any) -> None:
+def test_a_table_without_its_reader_is_refused(spark: Any) -> None:
     """Spark says only that there is no such table."""
     for name, remedy in (
         ("delta.`/lake/orders`", "the session has no Delta, .* package delta-spark .*DeltaSparkSessionExtension"),
@@ -680,7 +682,7 @@ def test_a_table_by_its_folder_without_what_reads_it(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("plaintext", [True, False])
-def test_encrypted(plaintext: bool, classic: Any, tmp_path: Path) -> None:
+def test_encrypted_files_are_left_to_spark(plaintext: bool, classic: Any, tmp_path: Path) -> None:
     """An encrypted file is left to Spark."""
     encryption = pytest.importorskip("pyarrow.parquet.encryption")
 
@@ -715,7 +717,9 @@ def printed_plan(capsys: pytest.CaptureFixture[str], explain: Any) -> str:
 
 @pytest.mark.every_turn
 @pytest.mark.every_way
-def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_equal_those_of_rows_that_spark_reads(
+    spark: Any, functions: Any, tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Tasks that read their rows make the groups of those that get them from Spark, embedded and from servers."""
     table = pa.concat_tables([INTS] * 40)
     file_scan = scan(spark, two_files(tmp_path / "t", table, table.slice(7)), where="v > 1")
@@ -728,7 +732,7 @@ def test_group_by(spark: Any, functions: Any, tmp_path: Path, rows_of: Any, caps
 
 
 @pytest.mark.every_turn
-def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
+def test_keys_may_be_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     """Keys of few texts are read as a dictionary, and make the same groups, also with the same texts as arguments."""
     rng = random.Random(5)
     texts = ["", "a", "ä", None, "b" * 20]
@@ -755,7 +759,9 @@ def test_texts_with_a_dictionary(classic: Any, embedded: Any, tmp_path: Path, ro
 
 
 @pytest.mark.every_turn
-def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
+def test_statements_over_a_scan_have_the_rows_of_spark(
+    classic: Any, embedded: Any, tmp_path: Path, rows_of: Any
+) -> None:
     """A block over the view of a scan is read by its tasks if it reads columns only, and has Spark's rows."""
     table = INTS.append_column("true", INTS["k"])
     file_scan = scan(classic, two_files(tmp_path / "t", table, table.slice(1)), where="v > 1")
@@ -788,7 +794,9 @@ def test_sql(classic: Any, embedded: Any, tmp_path: Path, rows_of: Any) -> None:
     assert [tuple(row) for row in sql(classic, statement, plan="fold").collect()] == [(1, 1, 1)]
 
 
-def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_tells_why_a_read_is_left_to_spark(
+    classic: Any, embedded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where tasks do not read what they fold, `explain` tells why."""
     file_scan = scan(classic, two_files(tmp_path / "t", INTS, INTS))
     count, average = embedded["count"](), embedded["weighted_avg"]("k", "v")
@@ -808,7 +816,7 @@ def test_left_to_spark(classic: Any, embedded: Any, tmp_path: Path, capsys: pyte
     assert over(file_scan, "k", order_by="v").agg(x=average).count() == 2 * len(INTS)
 
 
-def test_mistakes(classic: Any, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(classic: Any, tmp_path: Path) -> None:
     """Arguments of other kinds are refused, and a file system that would carry its credentials."""
     path = two_files(tmp_path / "t", INTS, INTS)
     for arguments, why in (
@@ -824,7 +832,9 @@ def test_mistakes(classic: Any, tmp_path: Path) -> None:
     same_rows(file_scan, ["k", "v"])
 
 
-def test_many_files(classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_reads_the_footers_of_many_files_in_tasks(
+    classic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tasks of Spark read the footers of many files."""
     monkeypatch.setattr(source_module, "_FOOTERS_MAX", 1)
     path = two_files(tmp_path / "t", INTS, INTS.select(["k"]))
@@ -860,7 +870,7 @@ _TABLES = 10
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
 )
-def test_random_tables(first: int, classic: Any, embedded: Any, tmp_path: Path) -> None:
+def test_random_tables_have_the_rows_that_spark_reads(first: int, classic: Any, embedded: Any, tmp_path: Path) -> None:
     """Queries over scans have the rows of the same queries over Spark's read, for ten tables in one job."""
     queries: dict[str, DataFrame] = {}
     for seed in range(first, first + _TABLES):

@@ -36,7 +36,9 @@ def doubled(w: int | None) -> int | None:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(10, 200, _TABLES))]
 )
-def test_random_tables(first: int, classic: Any, embedded: Functions, tmp_path: Path) -> None:
+def test_random_tables_have_all_columns_and_each_row_once(
+    first: int, classic: Any, embedded: Functions, tmp_path: Path
+) -> None:
     """All columns are there, also nested ones and columns of partitions, and each row once, as its condition has it."""
     scalar = connect([described, doubled])
     queries: dict[str, DataFrame] = {}

@@ -86,7 +86,7 @@ def is_read(actual: jobs.Reads) -> list[str]:
     return plain
 
 
-def test_versions(spark: SparkProcess, table: str) -> None:
+def test_each_version_has_the_rows_that_spark_reads(spark: SparkProcess, table: str) -> None:
     """Removed files are not read, versions behind a checkpoint are, and a scan keeps its version."""
     make_table(spark, table, "TBLPROPERTIES ('delta.checkpointInterval' = '3')")
     assert is_read(spark.ask(jobs.reads, table)) == []
@@ -104,7 +104,7 @@ def test_versions(spark: SparkProcess, table: str) -> None:
     assert ours == plain != []
 
 
-def test_partitions(spark: SparkProcess, table: str) -> None:
+def test_values_of_partitions_come_from_the_log(spark: SparkProcess, table: str) -> None:
     """The values of partitions come from the log, and files of which no row passes are left out."""
     columns = "k BIGINT, day DATE, v INT, city STRING, yes BOOLEAN, small SMALLINT"
     make_table(spark, table, "PARTITIONED BY (city, day, yes, small)", columns)
@@ -128,7 +128,7 @@ def test_partitions(spark: SparkProcess, table: str) -> None:
     assert spark.ask(jobs.files_left_out, table, "v = 3") == 0
 
 
-def test_column_mapping(spark: SparkProcess, table: str) -> None:
+def test_mapped_columns_have_the_values_of_spark(spark: SparkProcess, table: str) -> None:
     """Columns that are renamed, dropped and made again have the values that they have for Spark."""
     make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
@@ -147,7 +147,7 @@ def test_column_mapping(spark: SparkProcess, table: str) -> None:
     assert ours == plain != []
 
 
-def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) -> None:
+def test_values_of_partitions_in_files_are_ignored(spark: SparkProcess, table: str, tmp_path: Path) -> None:
     """Files that also store columns of partitions have the values of the log, whatever they store."""
     make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}")
@@ -167,7 +167,7 @@ def test_partitions_in_files(spark: SparkProcess, table: str, tmp_path: Path) ->
     assert spark.ask(jobs.files_left_out, f"delta.`{other}`", "w <> 1") > 0
 
 
-def test_mapping_of_an_old_table(spark: SparkProcess, table: str) -> None:
+def test_a_table_mapped_later_has_the_columns_of_its_first_files(spark: SparkProcess, table: str) -> None:
     """A table that is mapped by names later has the columns of its first files."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
@@ -177,7 +177,7 @@ def test_mapping_of_an_old_table(spark: SparkProcess, table: str) -> None:
     assert len(is_read(spark.ask(jobs.reads, table))) == 9
 
 
-def test_mapping_by_ids(spark: SparkProcess, table: str) -> None:
+def test_columns_mapped_by_numbers_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """Columns that are mapped by their numbers are left to Spark."""
     make_table(spark, table, "TBLPROPERTIES ('delta.columnMapping.mode' = 'id')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
@@ -186,7 +186,7 @@ def test_mapping_by_ids(spark: SparkProcess, table: str) -> None:
     assert len(plain) == 9
 
 
-def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
+def test_files_with_deleted_rows_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """Files with deleted rows are left to Spark, and read by tasks before they have any and when rewritten."""
     make_table(spark, table, "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(50)})")
@@ -202,7 +202,7 @@ def test_deletion_vectors(spark: SparkProcess, table: str) -> None:
     assert len(is_read(spark.ask(jobs.reads, table))) == 50
 
 
-def test_changes_between_plan_and_read(spark: SparkProcess, table: str) -> None:
+def test_changes_between_plan_and_read_change_no_row(spark: SparkProcess, table: str) -> None:
     """The rows belong to the version, or the query fails."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(50)}")
@@ -212,7 +212,7 @@ def test_changes_between_plan_and_read(spark: SparkProcess, table: str) -> None:
     assert "gone after the query was planned" in spark.ask(jobs.plan_text, table, ["k", "v"], vacuuming_statements)
 
 
-def test_replaced(spark: SparkProcess) -> None:
+def test_a_replaced_table_is_another_table(spark: SparkProcess) -> None:
     """A table that is dropped and made again with as many versions is another one."""
     name = f"t{uuid.uuid4().hex}"
     make_table(spark, name)
@@ -222,7 +222,7 @@ def test_replaced(spark: SparkProcess) -> None:
     assert "was replaced" in why
 
 
-def test_names(spark: SparkProcess, table: str) -> None:
+def test_only_plain_tables_of_delta_are_read_by_tasks(spark: SparkProcess, table: str) -> None:
     """Tasks read a table of a catalogue only if it is known to be nothing but a table of Delta."""
     name = f"t{uuid.uuid4().hex}"
     make_table(spark, f"default.{name}", f"LOCATION '{folder_of(table)}'")
@@ -242,7 +242,7 @@ def test_names(spark: SparkProcess, table: str) -> None:
     assert len(plain) == 3
 
 
-def test_row_filters(spark: SparkProcess, table: str) -> None:
+def test_tables_with_row_filters_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """Of a table to which its catalogue adds a condition, tasks do not read the files, which have all rows."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
@@ -252,7 +252,7 @@ def test_row_filters(spark: SparkProcess, table: str) -> None:
     assert len(plain) == 3
 
 
-def test_logs(spark: SparkProcess, table: str) -> None:
+def test_logs_that_tasks_cannot_read_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """A log with something unknown, or whose files are not as it tells, is left to Spark."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM ({ROWS.format(9)})")
@@ -285,7 +285,7 @@ def _twice(lines: list[dict[str, Any]], _path: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_CONNECT, reason="Spark 3.5 has no server of Connect")
-def test_connect(port: int, spark: SparkProcess, table: str) -> None:
+def test_a_client_of_connect_gets_the_rows_of_spark(port: int, spark: SparkProcess, table: str) -> None:
     """A client of Connect, which may not see the files, has the log read by a task, and gets the same rows."""
     make_table(spark, table, "PARTITIONED BY (w) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(20)}", f"ALTER TABLE {table} RENAME COLUMN v TO x")
@@ -307,7 +307,7 @@ def test_connect(port: int, spark: SparkProcess, table: str) -> None:
     assert "no such folder" in ask(jobs.error_of, missing_table)
 
 
-def test_clones(spark: SparkProcess, table: str) -> None:
+def test_shallow_clones_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """A shallow clone has the files of another table, and is left to Spark."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(9)}")
@@ -319,7 +319,7 @@ def test_clones(spark: SparkProcess, table: str) -> None:
     shutil.rmtree(folder_of(clone))
 
 
-def test_times(spark: SparkProcess, table: str) -> None:
+def test_older_versions_that_a_name_tells_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """An older version that a name tells is left to Spark, and never the newest one."""
     make_table(spark, table)
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(4)}", f"INSERT INTO {table} {ROWS.format(5)}")
@@ -331,7 +331,7 @@ def test_times(spark: SparkProcess, table: str) -> None:
     assert len(is_read(spark.ask(jobs.reads, table))) == 4
 
 
-def test_checkpoints_of_version_2(spark: SparkProcess, table: str) -> None:
+def test_checkpoints_of_version_2_are_left_to_spark(spark: SparkProcess, table: str) -> None:
     """A table with checkpoints in several files is left to Spark."""
     make_table(spark, table, "TBLPROPERTIES ('delta.checkpointPolicy' = 'v2', 'delta.checkpointInterval' = '2')")
     for number in range(4):
@@ -341,7 +341,7 @@ def test_checkpoints_of_version_2(spark: SparkProcess, table: str) -> None:
     assert len(plain) == 10
 
 
-def test_types_that_become_wider(spark: SparkProcess, table: str) -> None:
+def test_columns_that_became_wider_have_the_values_of_spark(spark: SparkProcess, table: str) -> None:
     """Files from before a column became wider are left to Spark, for this column alone; values are never cut."""
     make_table(spark, table, "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}", f"ALTER TABLE {table} ALTER COLUMN v TYPE BIGINT")
@@ -352,7 +352,7 @@ def test_types_that_become_wider(spark: SparkProcess, table: str) -> None:
     assert len(is_read(spark.ask(jobs.reads, table, ["k", "w"]))) == 8
 
 
-def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
+def test_columns_that_writers_add_have_the_values_of_spark(spark: SparkProcess, table: str) -> None:
     """Columns that a write has added are NULL in older files, also between other columns and as members."""
     make_table(spark, table, "PARTITIONED BY (w)")
     spark.ask(jobs.run, f"INSERT INTO {table} {ROWS.format(7)}")
@@ -365,7 +365,7 @@ def test_columns_that_writers_add(spark: SparkProcess, table: str) -> None:
     assert "left to Spark" in spark.ask(jobs.reads, table, ["m"])[0]
 
 
-def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
+def test_any_characters_may_be_in_partitions(spark: SparkProcess, table: str) -> None:
     """Texts of partitions come from the log, whatever the folders make of them; times are left to Spark."""
     make_table(spark, table, "PARTITIONED BY (s, at)", "k BIGINT, s STRING, at TIMESTAMP")
     texts = ["a/b", "a%2Fb", "x=y", "#? &", "\\\\", '"', "{a}", "[0]*", "c:d", "é漢😀", ".", "_h", " end ", "+", "NULL"]
@@ -380,7 +380,7 @@ def test_characters_of_partitions(spark: SparkProcess, table: str) -> None:
 
 
 @pytest.mark.skipif(SPARK == (4, 0), reason="CONVERT of Delta 4.0.0 calls what Spark 4.0.5 does not have")
-def test_converted_folders(spark: SparkProcess, table: str, tmp_path: Path) -> None:
+def test_a_converted_folder_has_its_rows_and_partitions(spark: SparkProcess, table: str, tmp_path: Path) -> None:
     """A folder that became a table has its rows, and the columns of its partitions from the log."""
     folder = tmp_path / "plain"
     spark.ask(
@@ -393,7 +393,7 @@ def test_converted_folders(spark: SparkProcess, table: str, tmp_path: Path) -> N
     assert len(is_read(spark.ask(jobs.reads, f"delta.`{folder}`", ["k"], "w = 2"))) == 3
 
 
-def test_more_features(spark: SparkProcess, table: str) -> None:
+def test_other_features_are_read_like_spark_or_left_to_it(spark: SparkProcess, table: str) -> None:
     """Numbered rows, clusters and padded texts are read as Spark reads them, or left to it."""
     make_table(spark, table, "CLUSTER BY (k) TBLPROPERTIES ('delta.enableRowTracking' = 'true')", "k BIGINT, c CHAR(3)")
     spark.ask(jobs.run, f"INSERT INTO {table} VALUES (1, 'a'), (2, NULL)")

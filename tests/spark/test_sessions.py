@@ -30,7 +30,7 @@ def minutes_of(row: dict[str, Any]) -> tuple[int, int]:
 # Without keys one task has all rows, and Spark says so.
 @pytest.mark.filterwarnings("ignore:.*No Partition Defined for Window operation")
 @pytest.mark.parametrize("keys", [["page"], []], ids=["keys", "no keys"])
-def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys: list[str]) -> None:
+def test_batch_sessions_equal_those_of_spark(spark: Any, embedded: Functions, keys: list[str]) -> None:
     """Over random rows, with ties and gaps of exactly the length, sessions equal Spark's; no merge is needed."""
     is_connect = "connect" in type(spark).__module__
     sf = importlib.import_module("pyspark.sql.connect.functions" if is_connect else "pyspark.sql.functions")
@@ -118,7 +118,7 @@ def test_gaps_of_streams_end_by_their_units(in_new_york: SparkSession, tmp_path:
     assert row["window_end"].astimezone(dt.UTC) - start == dt.timedelta(hours=hours)
 
 
-def test_gaps_of_a_day_are_those_of_spark(classic: SparkSession) -> None:
+def test_gaps_of_a_day_equal_those_of_spark(classic: SparkSession) -> None:
     """When clocks go back, adding a day to rows may change their order; sessions equal Spark's."""
     functions = connect(spark_functions)
     zone = classic.conf.get("spark.sql.session.timeZone")
@@ -221,7 +221,7 @@ def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_session_that_grows_replaces_the_old_one(classic: SparkSession, tmp_path: Path) -> None:
     """Without a watermark sessions stay open, also over a restart; the changelog has replaced and new sessions."""
     functions = connect(spark_functions)
     stream = Clicks(
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_pat
 
 
 @pytest.mark.slow
-def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> None:
+def test_windows_of_processing_time_contain_the_time_of_their_epoch(classic: SparkSession, tmp_path: Path) -> None:
     """The window of a row contains the time of its epoch, and closes in an epoch after its end."""
     functions = connect(spark_functions)
     stream = Clicks(
@@ -332,7 +332,7 @@ def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> No
     assert all(before < end <= dt.datetime.now(dt.UTC) for end in ends)
 
 
-def test_mistakes_with_sessions(classic: SparkSession) -> None:
+def test_invalid_sessions_are_refused(classic: SparkSession) -> None:
     """Invalid sessions are refused when the query is built."""
     functions = connect(spark_functions)
     frame = classic.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
@@ -361,7 +361,7 @@ def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) ->
     assert excinfo.value.code == "SIGNATURE"
 
 
-def test_sessions_of_a_stream_need_merge(classic: SparkSession) -> None:
+def test_sessions_of_a_stream_need_functions_with_merge(classic: SparkSession) -> None:
     """A function without merge is refused, unless its rows are kept for DISTINCT or with materialize."""
     functions = connect(spark_functions)
     stream = classic.readStream.format("rate").load()

@@ -127,7 +127,7 @@ def test_a_configured_session_is_told_nothing(
 
 
 @pytest.mark.parametrize("wrong", [{"row_bytes": 0}, {"row_bytes": 1.5}, {"partitions": 0}])
-def test_numbers_that_are_none_are_refused(classic: Any, wrong: dict[str, Any]) -> None:
+def test_settings_that_are_no_numbers_are_refused(classic: Any, wrong: dict[str, Any]) -> None:
     """A width or a number of partitions below 1 changes nothing."""
     session = classic.newSession()
     with pytest.raises(RejectedError, match="1 or more"):

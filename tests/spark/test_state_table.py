@@ -123,7 +123,7 @@ def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.every_turn
-def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> None:
+def test_the_table_has_the_stored_states(classic: SparkSession, orders: Query) -> None:
     """After retractions and a restart the table has exactly the groups, live rows and states of the remaining rows."""
     table = state_table(classic, orders.checkpoint)
     assert table.columns == ["customer", "live_rows", "price", "different", "n"]
@@ -168,7 +168,7 @@ def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, t
 
 
 @pytest.mark.slow
-def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> None:
+def test_windows_are_keys_and_pickled_states_are_bytes(classic: SparkSession, tmp_path: Path) -> None:
     """Windows are keys with names, other than typed states are bytes, and closed windows are absent."""
     functions = connect(spark_functions)
     stream = Clicks(
@@ -199,7 +199,7 @@ def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_several_state_tables(classic: SparkSession, several: str) -> None:
+def test_each_of_several_state_tables_is_read_by_its_number(classic: SparkSession, several: str) -> None:
     """If a query has several tables, the error lists them; each is read by its number."""
     with pytest.raises(RejectedError, match="several state tables") as excinfo:
         state_table(classic, several)
@@ -216,7 +216,7 @@ def test_several_state_tables(classic: SparkSession, several: str) -> None:
     assert {tuple(row) for row in by_customer.collect()} == {("ann", 2, 2), ("bob", 1, 1)}
 
 
-def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_checkpoint_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     """A folder that is not a checkpoint, or is one of another query, is refused with a remedy."""
     with pytest.raises(RejectedError, match="checkpointLocation") as excinfo:
         state_table(classic, str(tmp_path))
@@ -231,7 +231,9 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.every_turn
-def test_a_checkpoint_that_was_moved(classic: SparkSession, tmp_path: Path, run: Any) -> None:
+def test_a_checkpoint_that_was_moved_is_refused_with_the_remedy(
+    classic: SparkSession, tmp_path: Path, run: Any
+) -> None:
     """Its state is refused, with the call that helps; then it is read, and the stream goes on, also after a copy."""
     functions = connect(spark_functions)
 
@@ -300,7 +302,9 @@ def test_damaged_bytes_fail_the_read_with_their_name(
     assert "Traceback" not in result.stderr
 
 
-def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_manifest_is_refused_before_the_read(
+    classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The manifest that has the columns is checked before a DataFrame is returned."""
     from foldflight.spark import state_reader
 
@@ -388,7 +392,7 @@ def test_the_command_starts_a_spark_of_its_own(orders: Query) -> None:
     assert len(process.stdout.splitlines()) == len(orders.groups)
 
 
-def test_states_in_few_words() -> None:
+def test_states_are_shown_in_few_words() -> None:
     """States are shown short: members by name, the beginning of a list, the number of bytes."""
     assert state_as_text({"sum": 12, "last": None}) == "sum 12, last NULL"
     assert state_as_text([]) == "none"

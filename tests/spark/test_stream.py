@@ -211,9 +211,7 @@ def test_changelogs_lead_to_the_batch_answer(
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
-def test_what_varies_is_taken_back_as_it_was_emitted(
-    classic: SparkSession, tmp_path: Path, functions: Functions
-) -> None:
+def test_varying_outputs_are_taken_back_as_emitted(classic: SparkSession, tmp_path: Path, functions: Functions) -> None:
     """Also after restarts: the changelog adds up to the last row of each group, though its value cannot be repeated."""
     stream = Stream(
         classic,
@@ -296,7 +294,7 @@ def test_append_only_input_gives_the_latest_values(classic: SparkSession, tmp_pa
 
 
 @pytest.mark.slow
-def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
+def test_without_keys_all_rows_are_one_group(classic: SparkSession, tmp_path: Path) -> None:
     """Without keys there is one group, which stays when its last row is retracted."""
     functions = connect(spark_functions)
     stream = Stream(
@@ -313,7 +311,7 @@ def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> None:
+def test_other_codes_for_row_kinds_are_mapped(classic: SparkSession, tmp_path: Path) -> None:
     """`row_kinds` maps other codes, such as Debezium's."""
     functions = connect(spark_functions)
     kinds = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
@@ -330,7 +328,7 @@ def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ["?", None])
-def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) -> None:
+def test_a_row_without_a_known_kind_fails_the_query(classic: SparkSession, tmp_path: Path, op: str | None) -> None:
     """A row with an unknown or NULL kind fails the query, and the error names it."""
     functions = connect(spark_functions)
     stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(n=functions["count"]()))
@@ -340,7 +338,7 @@ def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) 
 
 
 @pytest.mark.slow
-def test_a_union_of_two_streams_of_equal_names(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_union_may_have_two_streams_of_equal_names(classic: SparkSession, tmp_path: Path) -> None:
     """Two queries with the same keys and outputs are one query of Spark, and continue after a restart."""
     count = connect(spark_functions)["count"]
 
@@ -359,7 +357,7 @@ def test_a_union_of_two_streams_of_equal_names(classic: SparkSession, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_changelog_from_its_middle(classic: SparkSession, tmp_path: Path) -> None:
+def test_a_changelog_may_begin_in_its_middle(classic: SparkSession, tmp_path: Path) -> None:
     """An update of a group that is not known keeps the new row; the old one is counted, wherever Spark reads it."""
     functions = connect(spark_functions)
     stream = Stream(
@@ -410,7 +408,7 @@ def test_append_only_functions_are_refused_when_the_query_is_built(classic: Spar
 
 
 @pytest.mark.slow
-def test_append_only_functions_with_their_rows_kept(classic: SparkSession, tmp_path: Path) -> None:
+def test_materialized_append_only_functions_retract(classic: SparkSession, tmp_path: Path) -> None:
     """With materialize=True min, max and string_agg support a stream with retractions."""
     functions = connect(spark_functions)
     stream = Stream(

@@ -26,7 +26,7 @@ def remote_spark(sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @pytest.mark.slow
-def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
+def test_a_changelog_through_connect_leads_to_the_batch_result(remote_spark: Any, tmp_path: Path) -> None:
     """Each epoch's changelog leads to the batch result, also after a restart; the progress has the metrics."""
     functions = connect(spark_functions)
     source = tmp_path / "input"

@@ -122,7 +122,7 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: Path) -> None:
+def test_sessions_that_cannot_be_merged_fail_alone(classic: Any, functions: Any, tmp_path: Path) -> None:
     """If states cannot be merged, the stored session stays as it was, and the rows that join it are dead letters."""
     stream = Isolated(
         classic,

@@ -137,7 +137,7 @@ def test_rows_go_to_each_window_they_lie_in(
     assert {minute(row): row["total"] for row in rows} == expected
 
 
-def test_mistakes_with_windows(classic: SparkSession) -> None:
+def test_invalid_windows_are_refused(classic: SparkSession) -> None:
     """A window without a time column, of no length, with a taken name, or without a watermark in append mode."""
     stream = classic.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
@@ -161,7 +161,7 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
             group_by(stream.withColumn("Window_End", sf.lit(1)), window=window)
 
 
-def test_series_of_windows_over_a_day_of_23_hours(classic: SparkSession) -> None:
+def test_windows_of_a_day_of_23_hours_equal_those_of_spark(classic: SparkSession) -> None:
     """When clocks go forward, each row is in the longest window of its series, which equals Spark's own."""
     functions = connect(spark_functions)
     zone = classic.conf.get("spark.sql.session.timeZone")

@@ -161,7 +161,7 @@ def points(queries: list[Query], chance: random.Random) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed(postgres: str, tmp_path: Path) -> None:
+def test_a_killed_driver_loses_and_repeats_nothing(postgres: str, tmp_path: Path) -> None:
     """After each kill, each table has the batch result of an epoch: the last one of Spark, or the next."""
     chance, counts, number = random.Random(SEED), Counter(), 0
     driver = Driver(tmp_path, queries_of(tmp_path, postgres))

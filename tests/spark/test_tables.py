@@ -152,7 +152,7 @@ def test_a_large_epoch_comes_in_parts(classic: Any, tmp_path: Path) -> None:
     assert target.bytes < 4 * max(sizes)
 
 
-def test_a_table_that_is_not_there_yet(
+def test_a_missing_table_is_waited_for(
     classic: Any, file: DuckDBFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`write_table` waits for it with patience, and tells why; without patience it fails at once."""
@@ -173,7 +173,7 @@ def test_a_table_that_is_not_there_yet(
     assert file.rows("t") == [{"key": 1}]
 
 
-def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_older_than_the_table_is_refused(classic: Any, tmp_path: Path) -> None:
     """Spark would form the later epochs anew, from other rows, and the table would skip them."""
     pq.write_table(pa.table({"key": [1]}), tmp_path / "rows.parquet")
     stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "*.parquet"))
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_older_than_the_table(classic: Any, tmp_path: Path)
 
 
 @pytest.mark.every_turn
-def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:
+def test_a_checkpoint_one_epoch_older_than_the_table_goes_on(classic: Any, file: DuckDBFile, tmp_path: Path) -> None:
     """Its next epoch has the number of the table's last one, and other rows. A repeat of Spark has the same offsets."""
     (tmp_path / "input").mkdir()
     stream = classic.readStream.schema("key BIGINT").parquet(str(tmp_path / "input"))
@@ -203,7 +203,9 @@ def test_a_checkpoint_that_is_one_epoch_older(classic: Any, file: DuckDBFile, tm
 
 
 @pytest.mark.every_turn
-def test_a_checkpoint_that_was_moved(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_moved_is_refused_with_the_remedy(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
+) -> None:
     """It is refused before the query starts, with the call that helps, whatever steps follow the groups."""
     orders = Orders(seed=5)
     orders.write(tmp_path / "input", 0, 25)
@@ -233,7 +235,9 @@ def test_a_new_query_begins_with_an_empty_table(classic: Any, file: DuckDBFile, 
 
 
 @pytest.mark.every_turn
-def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+def test_windows_that_close_are_written_once(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
+) -> None:
     """In append mode the table has the windows that are closed, also after epochs without any."""
     start = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
     for number, minutes in enumerate([(0, 1, 61), (62, 119, 125), (240,)]):
@@ -253,7 +257,9 @@ def test_windows_that_close(classic: Any, embedded: Functions, file: DuckDBFile,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["duckdb", "postgresql"], indirect=True)
-def test_two_queries_into_two_tables(classic: Any, embedded: Functions, kind: Kind, tmp_path: Path) -> None:
+def test_two_queries_write_into_two_tables_at_once(
+    classic: Any, embedded: Functions, kind: Kind, tmp_path: Path
+) -> None:
     """Two queries write at once into two tables of one database."""
     orders = {name: Orders(seed) for seed, name in enumerate(("one", "other"))}
     queries = []
@@ -306,7 +312,7 @@ def test_a_table_that_lost_its_epochs_is_refused(
 @pytest.mark.every_turn
 @since_spark("4.3", "TIME in streams")
 @pytest.mark.parametrize("kind", ["duckdb", "delta"], indirect=True)
-def test_times_of_a_day_in_a_table(
+def test_times_of_a_day_are_written_or_refused(
     classic: Any, embedded: Functions, kind: Kind, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """DuckDB has the times that the function returned; Delta has no type for them, and the column is named."""
@@ -347,7 +353,7 @@ def test_times_of_a_day_in_a_table(
         ({"create": False}, "there is no table totals in .*; create it, or give create=True"),
     ],
 )
-def test_what_is_refused_before_it_starts(
+def test_mistakes_are_refused_before_the_query_starts(
     classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     """A mistake in the arguments is an error that tells the remedy."""
@@ -372,7 +378,9 @@ def test_triggers_are_those_of_pyspark(query_options: Any, trigger: dict[str, An
     assert sink._trigger(query_options) == trigger
 
 
-def test_streams_that_are_no_changes(classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path) -> None:
+def test_streams_that_are_no_changes_are_refused(
+    classic: Any, embedded: Functions, file: DuckDBFile, tmp_path: Path
+) -> None:
     """A batch, dead letters, and keys that cannot identify a row are refused."""
 
     def check_refusal(changes: DataFrame, message: str, keys: Iterable[str] = ("name",)) -> None:
@@ -392,7 +400,7 @@ CHANGES = "row_kind STRING, name STRING, shop INT, total BIGINT, orders BIGINT"
 NETTED = [("+U", "a", 1, 5, 2), ("+I", None, 2, None, 1), ("-D", "b", None, 1, 1)]
 
 
-def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
+def test_a_table_of_the_catalogue_is_changed_by_merge(classic: Any) -> None:
     """Spark gets one row for each key, and a MERGE that it parses; the same statement changes a table in DuckDB."""
     rows = [("-U", "a", 1, 4, 2), *NETTED[::-1], ("-U", "c", 1, 7, 7)]
     result = net_changes(classic.createDataFrame(rows, CHANGES), KEYS, "totals")
@@ -426,7 +434,7 @@ def test_merging_into_a_table_of_the_catalogue(classic: Any) -> None:
         twice.collect()
 
 
-def test_a_table_of_the_catalogue_without_merge(classic: Any) -> None:
+def test_a_table_of_the_catalogue_without_merge_is_refused(classic: Any) -> None:
     """Columns are compared before anything is written; Spark parses the statement, and refuses the format."""
     changes = classic.createDataFrame(NETTED, CHANGES)
     columns = changes.drop(ROW_KIND).schema

@@ -43,7 +43,7 @@ def servers(collector: Collector, tmp_path: Path) -> Iterator[list[ServerProcess
 
 
 @pytest.mark.slow
-def test_one_trace_from_the_query_to_the_authors_line(
+def test_a_trace_leads_from_the_query_to_the_authors_line(
     classic: Any, collector: Collector, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
     """A server is killed under a task, which goes on at the other one, where a row raises."""

@@ -171,7 +171,7 @@ def test_an_older_row_does_not_revive_a_deleted_key(classic: Any, tmp_path: Path
 
 
 @pytest.mark.every_turn
-def test_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+def test_upserts_make_totals_and_a_copy_of_the_table(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """Upserts lead to the same totals as the table, in one query; and to a table with one row for each key."""
     orders, sent = Orders(7), []
     (tmp_path / "totals").mkdir()
@@ -370,7 +370,7 @@ def orders_of(df: DataFrame) -> DataFrame:
 
 
 @pytest.mark.every_turn
-def test_a_compacted_topic_with_reversed_versions(classic: Any, tmp_path: Path) -> None:
+def test_a_compacted_topic_may_have_versions_in_reverse(classic: Any, tmp_path: Path) -> None:
     """Within an epoch and over several. A tombstone alone deletes: its delete may have been compacted away."""
     stream = Messages(classic, tmp_path, orders_of)
     epochs = [
@@ -442,7 +442,7 @@ class Dying(Messages):
 
 
 @pytest.mark.every_turn
-def test_dead_letters_over_restarts_of_a_stream(classic: Any, tmp_path: Path) -> None:
+def test_a_restart_repeats_no_dead_letter(classic: Any, tmp_path: Path) -> None:
     """An epoch that is run again has the same rows and dead letters; a restart repeats none, and keeps the rows."""
 
     def split(epoch: Any) -> tuple[set[Any], list[str]]:
@@ -477,7 +477,7 @@ def test_a_stream_counts_the_rows_of_its_table(classic: Any, tmp_path: Path) -> 
     assert stream.progress == [{"table_rows": 0}]
 
 
-def test_a_batch_of_two_logs_is_refused(classic: Any) -> None:
+def test_a_batch_with_rows_of_two_logs_is_refused(classic: Any) -> None:
     """A snapshot of another server has lower positions than changes before it."""
     events = [message(0, 100, 1, 1, "c"), message(1, 50, 1, 2, "r"), message(2, 60, 2, 3, "r")]
     frame = classic.createDataFrame([tuple(each.values()) for each in events], Messages.ddl)
@@ -531,7 +531,7 @@ def test_a_failover_without_a_snapshot_drops_nothing(classic: Any, tmp_path: Pat
 
 
 @pytest.mark.every_turn
-def test_times_that_go_back_are_of_one_log(classic: Any, tmp_path: Path) -> None:
+def test_times_that_go_back_do_not_begin_another_log(classic: Any, tmp_path: Path) -> None:
     """A clock that was set back, and statements of MySQL that waited for others, of which one is sent again."""
     sources: list[tuple[int, int, dict[str, Any]]] = [
         (0, 1, {"lsn": 10, "ts_ms": 2001}),
@@ -562,7 +562,7 @@ def test_times_that_go_back_are_of_one_log(classic: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", ["default", "default-schema", "string-isostring"])
-def test_large_values_of_a_real_connector(classic: Any, mode: str) -> None:
+def test_large_values_of_a_real_connector_equal_its_table(classic: Any, mode: str) -> None:
     """In any order and twice, equal to the table of the database."""
     sent_rows = [value for value in values(mode, "docs_key") if value is not None]
     random.Random(5).shuffle(sent_rows)
@@ -627,7 +627,9 @@ def test_values_that_no_event_has_sent_fail_the_query(classic: Any, events: list
     ],
     ids=["auto-cdc", "paimon", "compacted"],
 )
-def test_shapes_of_other_systems(classic: Any, ddl: str, rows: list[Any], options: dict[str, Any]) -> None:
+def test_shapes_of_other_systems_are_read_as_the_guide_says(
+    classic: Any, ddl: str, rows: list[Any], options: dict[str, Any]
+) -> None:
     """As the how-to says."""
     (row,) = upserts(classic.createDataFrame(rows, ddl), **options).collect()
     assert (row["row_kind"], row["userId"], row["name"]) == ("+I", 2, "b")
@@ -680,7 +682,9 @@ def test_sequences_with_a_collation_are_refused(classic: Any) -> None:
         (("nullif(id, 1) AS id", "lsn"), "SCHEMA_MISMATCH", "the key id of an upsert is NULL; leave such rows out"),
     ],
 )
-def test_what_has_no_order_fails_the_query(spark: Any, columns: tuple[str, ...], code: str, message: str) -> None:
+def test_a_sequence_without_an_order_fails_the_query(
+    spark: Any, columns: tuple[str, ...], code: str, message: str
+) -> None:
     """Which row is the last must be known."""
     df = spark.createDataFrame([(1, 7, "ann"), (1, 7, "bob"), (2, 3, "cid")], "id int, lsn bigint, customer string")
     with pytest.raises(PySparkException) as excinfo:

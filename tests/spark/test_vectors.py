@@ -57,7 +57,7 @@ def error_text(exception: Exception) -> str:
 
 
 @pytest.mark.every_turn
-def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
+def test_batches_take_and_return_vectors(spark: Any, functions: Functions) -> None:
     """Both plans, results that are arguments again, and OVER; NULL reaches the function."""
     df = spark.createDataFrame(ROWS, DDL).repartition(3)
     means = group_by(df, "k").agg(mean=functions["centroid"]("v"))
@@ -79,7 +79,7 @@ def test_vectors_in_batches(spark: Any, functions: Functions) -> None:
 
 
 @pytest.mark.every_turn
-def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> None:
+def test_each_form_of_functions_takes_vectors(spark: Any, functions: Functions) -> None:
     """Async and vectorised scalar functions, table functions, bundles, sessions and DISTINCT."""
     df = spark.createDataFrame(ROWS, DDL).repartition(2)
     doubled_values = {key: None if v is None else [2 * item for item in v] for _, key, v in ROWS}
@@ -107,7 +107,7 @@ def test_vectors_in_each_form_of_functions(spark: Any, functions: Functions) -> 
     assert sorted(result, key=repr) == [(key, totals[key], means[key]) for key in "abc"]
 
 
-def test_vectors_in_statements(spark: Any, embedded: Functions) -> None:
+def test_statements_take_arrays_as_vectors(spark: Any, embedded: Functions) -> None:
     """A statement takes arrays as vectors, also from a subquery, and in the `collect_list` plan."""
     register(spark, embedded, {"centroid": "centroid"})
     spark.createDataFrame(ROWS, DDL).createOrReplaceTempView("vectors")
@@ -160,7 +160,7 @@ def long_means() -> dict[str, str]:
 
 
 @pytest.mark.every_turn
-def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
+def test_long_and_extreme_vectors_equal_those_of_numpy(spark: Any, functions: Functions) -> None:
     """3,072 items, NaN, infinities, -0.0, NULL and groups without a row are NumPy's in each plan."""
     df = spark.createDataFrame(LONG_ROWS, DDL).repartition(3)
     df.createOrReplaceTempView("long_vectors")
@@ -187,7 +187,7 @@ def test_long_and_extreme_vectors(spark: Any, functions: Functions) -> None:
 
 @since_spark("4.0", "a stream")
 @pytest.mark.every_turn
-def test_long_and_extreme_vectors_in_streams(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+def test_streams_keep_long_and_extreme_vectors(classic: Any, embedded: Functions, tmp_path: Path) -> None:
     """They come back from states and from views as they were, and groups without a row are gone."""
     mean, latest = embedded["long_centroid"]("v"), embedded["long_latest"]("k", "v")
     (tmp_path / "view").mkdir()
@@ -214,7 +214,7 @@ def test_long_and_extreme_vectors_in_streams(classic: Any, embedded: Functions, 
 
 
 @pytest.mark.every_turn
-def test_many_groups_of_vectors(spark: Any, embedded: Functions) -> None:
+def test_many_groups_of_vectors_are_merged(spark: Any, embedded: Functions) -> None:
     """100,000 groups, each with rows of several tasks."""
     df = spark.range(0, 200_000, 1, 2).selectExpr("id % 100000 AS k", "array(float(id), float(-id), float(1)) AS v")
     means = group_by(df, "k").agg(mean=embedded["centroid"]("v"))
@@ -315,7 +315,7 @@ def test_items_of_another_type_are_refused_when_the_query_is_built(spark: Any, f
 @pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 @pytest.mark.parametrize("remote", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_stream_of_vectors_into_a_table(
+def test_a_stream_writes_vectors_into_a_table(
     classic: Any, embedded: Functions, request: pytest.FixtureRequest, tmp_path: Path, *, remote: bool
 ) -> None:
     """Rows come and go, the states are stored, and a table of arrays of a fixed length has the centroids."""

@@ -36,7 +36,7 @@ def before_spark(version: str) -> pytest.MarkDecorator:
 
 
 @before_spark("4.0")
-def test_streams_are_refused(classic: Any, embedded: Any) -> None:
+def test_streams_are_refused_where_spark_lacks_them(classic: Any, embedded: Any) -> None:
     """Also the reading of their state."""
     stream = classic.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"streams need Spark 4\.0 or later, and this is Spark 3\.5\.\d+; run the"):
@@ -118,7 +118,7 @@ def test_commands_restore_errors_of_expressions(classic: Any) -> None:
 
 
 @since_spark("4.0", "VARIANT")
-def test_variants_are_no_keys(classic: Any, embedded: Any) -> None:
+def test_variants_are_refused_as_keys(classic: Any, embedded: Any) -> None:
     """A value that cannot be compared is refused as a key."""
     df = classic.sql("SELECT parse_json('1') AS v")
     with pytest.raises(RejectedError, match="the key 'v' is variant, which cannot be a key"):

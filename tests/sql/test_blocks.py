@@ -43,7 +43,7 @@ def test_limit_and_offset_are_also_names(query: str, expected: dict[str, str]) -
         "WITH x AS (SELECT 1) MERGE INTO t USING x ON true WHEN MATCHED THEN DELETE",
     ],
 )
-def test_changes_of_tables_behind_with_are_no_queries(statement: str) -> None:
+def test_statements_behind_with_that_change_tables_are_no_queries(statement: str) -> None:
     """They are refused, because Spark executes them when it analyses the query."""
     text = Text(statement)
     with pytest.raises(SqlError, match="in a statement with functions of foldflight"):

@@ -157,7 +157,7 @@ SINCE = {"|>": "4.0", "* EXCEPT": "4.0", "QUALIFY": "4.2"}
         for form in FORMS
     ],
 )
-def test_forms_of_statements_over_changes(db: Any, query: str, actual: Any) -> None:
+def test_each_form_of_statement_counts_the_rows_that_are_left(db: Any, query: str, actual: Any) -> None:
     """Each form is right, or refused where it would take a row that retracts for a row, with what to write."""
     changed(db)
     if isinstance(actual, list):
@@ -172,7 +172,7 @@ def test_forms_of_statements_over_changes(db: Any, query: str, actual: Any) -> N
 
 
 @pytest.mark.every_turn
-def test_grouping_sets_over_changes(db: Any) -> None:
+def test_grouping_sets_over_changes_are_refused_with_the_remedy(db: Any) -> None:
     """They are refused with and without the option, and what the error says to write gives the rows that are left."""
     changed(db)
     for sets in ("ROLLUP (k)", "CUBE (k)", "GROUPING SETS ((k), ())", "k WITH ROLLUP", "k WITH CUBE"):
@@ -318,7 +318,7 @@ LEFT = "(SELECT k, my_count(*) AS n, my_sum(v) AS s FROM changed GROUP BY k)"
         ),
     ],
 )
-def test_what_errors_about_changes_advise(db: Any, query: str, actual: Any) -> None:
+def test_errors_about_changes_say_what_to_write(db: Any, query: str, actual: Any) -> None:
     """The rows that are left are read in the place of changes, in one statement."""
     changed(db)
     assert values(sql(db, query, row_kind="row_kind")) == actual
@@ -366,7 +366,7 @@ def test_what_errors_about_changes_advise(db: Any, query: str, actual: Any) -> N
         ),
     ],
 )
-def test_what_cannot_retract_says_what_to_write(db: Any, query: str, message: str) -> None:
+def test_functions_that_cannot_retract_say_what_to_write(db: Any, query: str, message: str) -> None:
     """With the option given, an error names its cause and another statement, and not the option again."""
     changed(db)
     with pytest.raises(SqlError) as excinfo:

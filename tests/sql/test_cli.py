@@ -35,7 +35,7 @@ def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 
 @pytest.mark.every_turn
-def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
+def test_statements_of_the_command_line_print_their_rows(run: Callable[..., Result]) -> None:
     """Functions of a module; each statement prints its rows as CSV or JSON."""
     query = "SELECT k, weighted(v, w) AS a, count(*) AS n FROM t GROUP BY k ORDER BY k;"
     result = run("--functions", MODULE, "--output", "csv", "-e", query)
@@ -51,7 +51,7 @@ def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
 
 
 @pytest.mark.every_turn
-def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_file_of_statements_stops_at_the_first_error(run: Callable[..., Result], tmp_path: Path) -> None:
     """A file of statements stops at the first that fails; what it creates lasts in the catalogue."""
     (tmp_path / "a.sql").write_text(
         f"CREATE AGGREGATE w(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'; -- a comment; with a semicolon\n"
@@ -95,7 +95,7 @@ def test_ctrl_c_stops_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stopped" in capsys.readouterr().err
 
 
-def test_tables_with_odd_names_and_contents(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_tables_may_have_odd_names_and_contents(run: Callable[..., Result], tmp_path: Path) -> None:
     """A name may have any characters; a file that Spark cannot read is an error without a traceback."""
     result = run("--table", "my-data=t.parquet", "--output", "csv", "-e", "SELECT max(v) AS m FROM `my-data`")
     assert result.output == "m\n3\n"

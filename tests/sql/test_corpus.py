@@ -35,7 +35,7 @@ def types(df: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("statement", ACCEPTED)
-def test_statements_of_spark(db: Any, statement: str) -> None:
+def test_statements_have_the_results_of_spark(db: Any, statement: str) -> None:
     """The result of a statement with our functions equals Spark's: the values and the types."""
     expected, result = db.sql(statement), sql(db, ours(statement))
     assert types(result) == types(expected)
@@ -43,7 +43,7 @@ def test_statements_of_spark(db: Any, statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", statements("refused"))
-def test_statements_that_spark_refuses(db: Any, statement: str) -> None:
+def test_statements_that_spark_refuses_are_refused(db: Any, statement: str) -> None:
     """What Spark refuses is refused, with a place in the text."""
     with pytest.raises(Exception, match=r"\w"):
         db.sql(statement).schema  # noqa: B018
@@ -53,7 +53,7 @@ def test_statements_that_spark_refuses(db: Any, statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", statements("ours_only"))
-def test_statements_that_only_foldflight_refuses(db: Any, statement: str) -> None:
+def test_statements_that_only_foldflight_refuses_say_why(db: Any, statement: str) -> None:
     """What docs/reference/sql.md says of arguments and types: Spark takes these statements, and we refuse the call."""
     db.sql(statement).schema  # noqa: B018
     with pytest.raises(SqlError) as excinfo:

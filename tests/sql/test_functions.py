@@ -58,7 +58,7 @@ def test_scalar_functions_work_in_each_clause(both: Any, plans_of: Any) -> None:
         sql(both, "SELECT next_of(1)")
 
 
-def test_functions_over_both_sides_of_an_outer_join(db: Any) -> None:
+def test_functions_over_both_sides_of_an_outer_join_are_refused(db: Any) -> None:
     """Spark refuses them when it runs the statement; here they are refused with the remedy, which runs."""
     sql(db, TIMES)
     values_of = "FROM VALUES (1), (2) AS a(x) {} VALUES (1), (2) AS b(y) ON times({}) = 2"
@@ -93,7 +93,7 @@ def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> 
 
 
 @since_spark("4.0", "a table function in plain SQL")
-def test_table_functions(both: Any) -> None:
+def test_statements_call_table_functions(both: Any) -> None:
     """LATERAL, LATERAL VIEW and FROM; arguments are cast by Spark; a type of rows with one column."""
     sql(both, WORDS)
     inner = [(1, "a", 0), (1, "b", 1), (2, "c", 0)]
@@ -109,7 +109,7 @@ def test_table_functions(both: Any) -> None:
         sql(both, "SELECT * FROM letters('a')")
 
 
-def test_direct_arguments(db: Any) -> None:
+def test_direct_arguments_are_given_by_name(db: Any) -> None:
     """`name => value` is a direct argument, also of table functions, and beside aggregates."""
     sql(db, SCALE)
     sql(db, WORDS)
@@ -119,7 +119,7 @@ def test_direct_arguments(db: Any) -> None:
     assert values(sql(db, "SELECT word FROM words('a-b c', separator => '-')")) == [("a",), ("b c",)]
 
 
-def test_types_are_those_declared(db: Any) -> None:
+def test_results_have_the_declared_types(db: Any) -> None:
     """A function whose types depend on its arguments has those that are declared; others do not fit."""
     sql(db, f"CREATE OR REPLACE FUNCTION same(BIGINT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:same'")
     result = sql(db, "SELECT same(CAST(1 AS TINYINT)) AS a, same(NULL) AS b")
@@ -130,7 +130,7 @@ def test_types_are_those_declared(db: Any) -> None:
         db.sql("SELECT same('x')").collect()
 
 
-def test_commas_within_types(db: Any) -> None:
+def test_types_may_have_commas(db: Any) -> None:
     """The commas of MAP and STRUCT end no argument and no column."""
     sql(
         db,
@@ -208,7 +208,7 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
 
 
 @since_spark("4.0", "a function of SQL")
-def test_spark_has_its_own_statements(db: Any) -> None:
+def test_statements_about_functions_of_spark_are_left_to_it(db: Any) -> None:
     """Functions of SQL, and names that are no functions of ours, are left to Spark."""
     sql(db, TIMES)
     sql(db, "CREATE OR REPLACE TEMPORARY FUNCTION thrice(x INT) RETURNS INT RETURN 3 * x")
@@ -230,7 +230,7 @@ def test_the_catalogue_keeps_functions(db: Any, tmp_path: Path) -> None:
     assert values(second.sql("SELECT word FROM words('a')")) == [("a",)]
 
 
-def test_functions_of_a_server(db: Any) -> None:
+def test_functions_of_a_server_are_created_by_a_link(db: Any) -> None:
     """USING LINK names a function of a server; its declared types are checked."""
     from foldflight.server.run.lifecycle import serving
 
@@ -264,7 +264,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.every_turn
 @since_spark("4.0", "a stream")
-def test_streams(db: Any, tmp_path: Path) -> None:
+def test_functions_map_streaming_views(db: Any, tmp_path: Path) -> None:
     """Scalar and table functions over a streaming view, beneath an aggregate."""
     from tests.spark.test_stream import Stream
 
@@ -310,7 +310,7 @@ class Weighted:
         return total
 
 
-def test_default_values(both: Any) -> None:
+def test_calls_may_leave_out_the_last_arguments(both: Any) -> None:
     """Calls leave out the last arguments, and name them; a CREATE statement may declare fewer."""
     register(both, connect("embedded:").register(parts, scaled, Weighted))
     assert values(sql(both, "SELECT p.* FROM VALUES ('a-b') t(s), LATERAL parts(s) p")) == [("a",), ("b",)]
@@ -340,7 +340,7 @@ def spans(text: str, start: int, width: int = 2, fill: str = ".") -> Iterator[st
 
 
 @pytest.mark.every_turn
-def test_named_arguments_of_scalar_and_table_functions_in_any_order(both: Any) -> None:
+def test_named_arguments_may_be_in_any_order(both: Any) -> None:
     """Each name says which argument it is. Calls of functions inside the arguments are evaluated, too."""
     register(both, connect("embedded:").register(spans, scaled, Weighted))
     rows = "FROM VALUES (5, 3), (7, 4) t(v, w)"
@@ -384,7 +384,7 @@ class Sessions:
 
 
 @pytest.mark.every_turn
-def test_an_argument_with_a_default_in_batches_and_sql(both: Any) -> None:
+def test_arguments_with_defaults_are_equal_in_batches_and_sql(both: Any) -> None:
     """It is a number by name or by position, a column, or left out, in DataFrames as in SQL."""
     functions = connect("embedded:").register(Sessions)
     register(both, functions)

@@ -20,7 +20,7 @@ RESULT = [("one", 3), ("three", 3), ("two", 2)]
 
 
 @pytest.mark.every_turn
-def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
+def test_a_class_of_a_jar_is_loaded_by_workers(db: Any, tmp_path: Path) -> None:
     """The jar is behind USING LINK or before the name of the class; the workers of Spark load it from memory."""
     archive = jar(tmp_path, WEIGHTED_AVG)
     sql(db, f"{CREATE} '{CLASS}' USING LINK '{archive}'")
@@ -44,7 +44,7 @@ def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_on_a_server(db: Any, tmp_path: Path) -> None:
+def test_a_class_of_a_jar_is_sent_to_a_server(db: Any, tmp_path: Path) -> None:
     """A link to a server names the class that it serves, or sends it the jar in a signed bundle."""
     archive, key = jar(tmp_path, WEIGHTED_AVG), "a bundle key of thirty-two bytes"
     session = enable(db.newSession(), bundle_key=key)

@@ -84,7 +84,7 @@ def test_windows_without_their_groups_are_refused(times: Any, query: str) -> Non
         sql(times, query)
 
 
-def test_an_aggregate_in_the_table_of_a_window(times: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_the_table_of_a_window_may_have_aggregates(times: Any, plans_of: Callable[..., list[str]]) -> None:
     """The query within TUMBLE is planned like other queries."""
     inner = "(SELECT at, k, my_sum(v) AS s FROM o GROUP BY at, k)"
     query = f"SELECT my_max(s) AS m FROM TUMBLE({inner}, at, '10 minutes') {BY}"
@@ -94,7 +94,7 @@ def test_an_aggregate_in_the_table_of_a_window(times: Any, plans_of: Callable[..
 
 
 @pytest.mark.every_turn
-def test_row_kinds_of_batches(db: Any) -> None:
+def test_rows_of_batches_are_retracted_by_their_kind(db: Any) -> None:
     """Rows of a batch are retracted by their kind; where they cannot be, the option is refused."""
     db.sql("""CREATE OR REPLACE TEMP VIEW kinds AS
         SELECT * FROM VALUES ('a', 5, '+I'), ('a', 2, '+I'), ('a', 2, '-D'), ('b', 1, 'd') AS t(k, v, op)""")
@@ -283,14 +283,14 @@ def test_common_tables_are_found_by_their_names(db: Any) -> None:
             assert values(sql(db, query.format(name), plan=plan)) == [(6,)]
 
 
-def test_backslashes_in_direct_arguments(db: Any) -> None:
+def test_direct_arguments_have_the_escapes_of_spark(db: Any) -> None:
     """A direct argument is the text that Spark reads, with its escapes."""
     query = "SELECT my_string_agg(k, delimiter => '{}') AS s FROM hav WHERE k = 'one'"
     assert values(sql(db, query.format(r"\n"))) == [("one\none",)]
     assert values(sql(db, query.format(r"\t\\"))) == [("one\t\\one",)]
 
 
-def test_a_column_named_offset(db: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_a_column_may_be_named_offset(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """It is a key of the fold, and no clause."""
     db.sql("CREATE OR REPLACE TEMP VIEW places AS SELECT * FROM VALUES (1, 7), (2, 8), (2, 9) AS t(offset, v)")
     query = "SELECT my_sum(v) AS s FROM places WHERE offset > 0 GROUP BY offset ORDER BY 1 LIMIT 5"
@@ -299,7 +299,7 @@ def test_a_column_named_offset(db: Any, plans_of: Callable[..., list[str]]) -> N
 
 
 @since_spark("4.0", "a collation")
-def test_distinct_of_all_columns_and_of_collated_texts(db: Any) -> None:
+def test_spark_counts_distinct_rows_and_collated_texts_itself(db: Any) -> None:
     """Spark counts them itself: a fold has neither all columns nor collations."""
     db.sql("""CREATE OR REPLACE TEMP VIEW collated AS
         SELECT v, s COLLATE UTF8_LCASE AS s FROM VALUES (1, 'a'), (2, 'A') AS t(v, s)""")
@@ -332,7 +332,7 @@ def test_a_frame_is_no_column(db: Any, functions: Any) -> None:
         column(db, functions.weighted_avg("v", "v").order_by("v").rows(-1, 0))
 
 
-def test_a_function_that_is_used_stays(db: Any, tmp_path: Path) -> None:
+def test_a_function_in_use_cannot_be_dropped(db: Any, tmp_path: Path) -> None:
     """DROP and REPLACE of a function with an alias are refused; the order in the file is one that can be executed."""
     file, session = tmp_path / "catalog.sql", db.newSession()
     enable(session, file)
@@ -378,7 +378,7 @@ def test_sessions_share_a_catalogue_file(db: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", ["fold", "lists"])
-def test_results_out_of_range(db: Any, plan: Any) -> None:
+def test_results_out_of_range_are_overflows_in_each_plan(db: Any, plan: Any) -> None:
     """Fractions of an integer result are cut off, and a number that FLOAT does not have is OVERFLOW, in each plan."""
     double: list[Any] = []
     for name, type_ in (("as_long", "BIGINT"), ("as_float", "REAL")):
@@ -447,7 +447,7 @@ def test_spark_is_asked_whether_a_table_differs_each_time(db: Any, plans_of: Cal
 
 
 @since_spark("4.1", "WITH RECURSIVE")
-def test_folds_beside_and_in_recursive_tables(db: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_folds_may_be_beside_and_in_recursive_tables(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """WITH RECURSIVE permits recursion for all its tables; where one reads itself, Spark allows no aggregates."""
     beside = """WITH RECURSIVE r(n) AS (SELECT my_sum(v) FROM hav UNION ALL SELECT n + 1 FROM r WHERE n < 15),
         c AS (SELECT my_sum(n) AS s, my_count(*) AS n FROM r) SELECT * FROM c"""

@@ -58,7 +58,7 @@ def rows(df: Any) -> list[tuple[Any, ...]]:
         "WITH c AS (SELECT * FROM d) FROM c |> WHERE c.id > 2 |> AGGREGATE my_sum(c.id) s GROUP BY c.k",
     ],
 )
-def test_qualified_columns_behind_pipes(names_db: Any, statement: str) -> None:
+def test_operators_behind_pipes_may_qualify_columns(names_db: Any, statement: str) -> None:
     """An operator behind a pipe may name the table of a column, as with Spark's own aggregates."""
     assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
@@ -72,7 +72,7 @@ def test_qualified_columns_behind_pipes(names_db: Any, statement: str) -> None:
         "VALUES (0), (1) o(k) |> WHERE k < 5 |> EXTEND (FROM d |> WHERE d.k = o.k |> AGGREGATE my_sum(id) s) AS s",
     ],
 )
-def test_pipes_in_correlated_subqueries(names_db: Any, statement: str) -> None:
+def test_pipes_may_be_in_correlated_subqueries(names_db: Any, statement: str) -> None:
     """A query with pipes may refer to a row of a query around it, which may have pipes as well."""
     assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
@@ -87,12 +87,12 @@ def test_pipes_in_correlated_subqueries(names_db: Any, statement: str) -> None:
         "SELECT x.`my_sum(id)` FROM (FROM d |> AGGREGATE my_sum(id)) AS x",
     ],
 )
-def test_names_of_items_behind_pipes(names_db: Any, statement: str) -> None:
+def test_items_behind_pipes_have_the_names_of_spark(names_db: Any, statement: str) -> None:
     """An item without alias has a name by which the operators and queries around can refer to it."""
     assert rows(sql(names_db, statement)) == rows(names_db.sql(statement.replace("my_sum", "sum")))
 
 
-def test_items_behind_pipes_that_have_the_name_of_their_text(names_db: Any) -> None:
+def test_items_behind_pipes_may_have_the_name_of_their_text(names_db: Any) -> None:
     """As elsewhere, items with FILTER or OVER are named by their text."""
     result = sql(names_db, "FROM d |> SELECT id, my_sum(id)  FILTER (WHERE id > 1) OVER (ORDER BY id) |> WHERE id = 3")
     assert result.columns == ["id", "my_sum(id) FILTER (WHERE id > 1) OVER (ORDER BY id)"]
@@ -100,7 +100,7 @@ def test_items_behind_pipes_that_have_the_name_of_their_text(names_db: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["over", "filter", "größe", "a.b", "my total", "a``b"])
-def test_names_in_backquotes(names_db: Any, name: str) -> None:
+def test_names_may_be_in_backquotes(names_db: Any, name: str) -> None:
     """Every name in backquotes can be created, called and dropped, and leaves other statements as they were."""
     sql(names_db, f"CREATE AGGREGATE `{name}`(BIGINT) {SOURCE}")
     query = f"SELECT `{name}`(id) FILTER (WHERE id > 2) AS s, sum(id) AS t FROM d WHERE id IN (3, 4)"
@@ -148,14 +148,14 @@ TWO = CLASS.format("One") + CLASS.format("Other")
         ("SELECT id FROM d WHERE my_sum(id) OVER () > 2", "filter its rows with QUALIFY"),
     ],
 )
-def test_messages_about_names(names_db: Any, statement: str, message: str) -> None:
+def test_messages_name_what_is_not_found(names_db: Any, statement: str, message: str) -> None:
     """The message tells which name is meant, and what to write."""
     with pytest.raises(SqlError) as excinfo:
         sql(names_db, statement)
     assert message in excinfo.value.message
 
 
-def test_drop_aggregate_of_a_function(names_db: Any) -> None:
+def test_drop_aggregate_refuses_a_function(names_db: Any) -> None:
     """The message names the statement that drops it."""
     sql(names_db, "CREATE FUNCTION plus(BIGINT) RETURNS BIGINT LANGUAGE python AS $$def plus(x): return x + 1$$")
     with pytest.raises(SqlError, match="write DROP FUNCTION plus"):
@@ -184,7 +184,7 @@ def test_errors_of_other_statements_have_their_place(names_db: Any, statement: s
     assert "JVM" not in str(error)
 
 
-def test_data_frames_in_braces(names_db: Any) -> None:
+def test_data_frames_may_be_in_braces(names_db: Any) -> None:
     """After `enable`, `spark.sql(text, t=df)` takes functions of foldflight, too, and leaves no views behind."""
     session = enable(names_db)
     try:
@@ -218,7 +218,7 @@ INNER_COLUMNS = ["k", "my_sum(v) FILTER (WHERE v > 1)", "(my_max(v) + 1)"]
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("plan", ["auto", "lists"])
-def test_inner_items_without_alias(db: Any, plans_of: Callable[..., list[str]], plan: Any) -> None:
+def test_items_without_alias_are_found_by_their_names(db: Any, plans_of: Callable[..., list[str]], plan: Any) -> None:
     """A query sees them by the names that its own items would have, and the blocks around and in it are folded."""
     assert sql(db, f"SELECT * FROM {INNER}", plan=plan).columns == INNER_COLUMNS
     over = "SELECT my_sum(v) OVER w FROM hav WINDOW w AS (PARTITION BY k)"
@@ -257,7 +257,7 @@ def test_names_of_items_are_stable(db: Any, plan: str) -> None:
     assert "#" not in sql(db, lambdas, plan=plan).columns[0]
 
 
-def test_words_of_grammar_are_told(db: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_functions_named_as_words_of_grammar_are_warned_of(db: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A function that is registered under such a word can be called in backquotes only, which the log says."""
     functions = connect("embedded:")
     with caplog.at_level("WARNING", "foldflight.sql"):
@@ -278,7 +278,9 @@ def test_words_of_grammar_are_told(db: Any, caplog: pytest.LogCaptureFixture) ->
         ),
     ],
 )
-def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]], name: str, query: str) -> None:
+def test_columns_may_have_the_names_of_inner_columns(
+    db: Any, plans_of: Callable[..., list[str]], name: str, query: str
+) -> None:
     """A user's column may have the name that one of ours has in other statements."""
     rows_of = "VALUES (1L, 2, 'a', 7L), (3L, 4, 'b', 8L), (5L, NULL, 'a', 9L)"
     db.sql(f"CREATE OR REPLACE TEMP VIEW named AS SELECT * FROM {rows_of} AS t({name}, w, k, v)")
@@ -289,7 +291,7 @@ def test_columns_with_names_of_ours(db: Any, plans_of: Callable[..., list[str]],
     assert set(plans_of(db, text)) == {"fold"}
 
 
-def test_arguments_named_as_columns_of_the_exchange(db: Any) -> None:
+def test_arguments_may_be_named_as_columns_of_the_exchange(db: Any) -> None:
     """Arguments of an author may be named slot, kind and emit, like columns of the exchange, and with their types."""
 
     @udaf(name="of_the_wire", input_types=["TINYINT", "INT", "BOOLEAN"], result_type="BIGINT")

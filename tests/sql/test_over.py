@@ -63,7 +63,7 @@ def test_async_values_are_not_asked_for_after_each_row(db: Any, plan: Any) -> No
     assert values(sql(db, "SELECT summary(k) FROM hav WHERE v = 1 GROUP BY v", plan=plan)) == [("one",)]
 
 
-def test_through_servers_and_connect(both: Any) -> None:
+def test_calls_with_over_are_folded_on_servers_and_through_connect(both: Any) -> None:
     """The plan is the same as of `over`, in both sessions."""
     query = "SELECT k, v, weighted_avg(v, 1) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS a FROM hav"
     assert sorted(values(sql(both, query, plan="fold"))) == sorted(values(sql(both, query, plan="lists")))
@@ -106,7 +106,7 @@ def test_through_servers_and_connect(both: Any) -> None:
         ),
     ],
 )
-def test_what_lists_are_for(db: Any, query: str, why: str) -> None:
+def test_other_calls_with_over_go_by_lists(db: Any, query: str, why: str) -> None:
     """Spark gives the meaning of the other statements, and EXPLAIN the reason."""
     (row,) = sql(db, query, explain=True).collect()
     assert row.plan == "lists"
@@ -126,7 +126,7 @@ def test_filter_guards_arguments(db: Any, plan: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_distances_of_several_units(db: Any) -> None:
+def test_distances_may_have_several_units(db: Any) -> None:
     """SQL's intervals of several units are distances, like intervals of one unit."""
     frame = "RANGE BETWEEN INTERVAL {} PRECEDING AND CURRENT ROW"
     query = """SELECT {}sum(v) OVER (ORDER BY at {}) AS s

@@ -96,7 +96,7 @@ def test_planning_leaves_no_view_in_the_session(db: Any, item: str, is_refused: 
         "SELECT K, my_sum(v) OVER (ORDER BY v), v + 1 FROM hav",
     ],
 )
-def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]], query: str) -> None:
+def test_columns_equal_those_of_the_list_plan(db: Any, plans_of: Callable[..., list[str]], query: str) -> None:
     """Names, types and rows do not depend on the plan."""
     actual, list_df = sql(db, query), sql(db, query, plan="lists")
     assert actual.columns == list_df.columns
@@ -122,7 +122,7 @@ def test_columns_are_those_of_lists(db: Any, plans_of: Callable[..., list[str]],
         ("SELECT k, my_sum(v) AS v FROM hav GROUP BY k ORDER BY my_sum(v)", "MISSING_ATTRIBUTES"),
     ],
 )
-def test_what_spark_refuses_beside_its_own_aggregates(db: Any, query: str, message: str) -> None:
+def test_blocks_that_spark_refuses_beside_its_own_aggregates_are_refused(db: Any, query: str, message: str) -> None:
     """A block that could be computed all the same is refused, as with Spark's own aggregate."""
     with pytest.raises(SqlError, match=message):
         sql(db, query)
@@ -154,7 +154,9 @@ def test_declared_types_widen_arguments(typed_db: Any, plans_of: Callable[..., l
 
 
 @pytest.mark.every_turn
-def test_twins_have_the_types_of_spark(db: Any, questions: list[str], plans_of: Callable[..., list[str]]) -> None:
+def test_equivalent_builtins_have_the_types_of_spark(
+    db: Any, questions: list[str], plans_of: Callable[..., list[str]]
+) -> None:
     """Spark's aggregates beside ours, over the types for which the `collect_list` plan is not asked."""
     numbers = "TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(4,0) DECIMAL(10,2) DECIMAL(38,6)".split()  # noqa: SIM905
     calls = ("sum", "avg", "mean", "min", "max", "count", "stddev", "std", "stddev_pop", "variance", "var_pop")
@@ -188,7 +190,7 @@ def test_over_is_described_once(db: Any, functions: Functions, monkeypatch: pyte
 
 
 @pytest.mark.every_turn
-def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_settings_of_group_by_decide_what_a_number_means(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """Where a position or an alias in GROUP BY is none, it is not taken for one."""
     session = db.newSession()
     sql(session, CREATE.format("total", "INT", "BIGINT", "sum"))
@@ -200,7 +202,7 @@ def test_settings_of_group_by(db: Any, plans_of: Callable[..., list[str]]) -> No
         sql(session, "SELECT v % 2 AS m, total(v) FROM VALUES (1), (2) AS t(v) GROUP BY m")
 
 
-def test_what_spark_counts_is_not_checked(db: Any, questions: list[str]) -> None:
+def test_calls_that_spark_counts_are_not_checked(db: Any, questions: list[str]) -> None:
     """A number of rows is never NULL, so nothing is raised for it; a sum may be beyond what its limbs hold."""
     for call, is_checked in (("my_count(*)", False), ("my_count(b)", False), ("my_sum(b)", True)):
         actual = sql(db, f"SELECT a, {call} AS n FROM testData GROUP BY a", plan="lifted")

@@ -70,7 +70,7 @@ class Queries:
 
 @pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
-def test_random_queries(db: Any, seed: int) -> None:
+def test_random_queries_agree_in_all_plans(db: Any, seed: int) -> None:
     """The three agree in values and types."""
     text = Queries(seed).query()
     expected = db.sql(text)

@@ -53,7 +53,7 @@ def values(df: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.every_turn
-def test_create_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_aggregates_are_created_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> None:
     """An aggregate of a class; beside built-in ones its block is folded, in Connect, too."""
     sql(both, CREATE)
     query = "SELECT k, w(v, 2) AS a, count(*) AS n FROM hav GROUP BY k ORDER BY a DESC, n"
@@ -62,7 +62,7 @@ def test_create_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> 
     assert values(sql(both, query, plan="lists")) == values(sql(both, query))
 
 
-def test_create_from_source(db: Any) -> None:
+def test_aggregates_are_created_from_source(db: Any) -> None:
     """Source in dollars: RisingWave's functions, or a class. It must be declared APPEND ONLY without retract."""
     with pytest.raises(SqlError, match="APPEND ONLY"):
         sql(db, SOURCE)
@@ -100,7 +100,7 @@ $$
 
 
 @pytest.mark.every_turn
-def test_classes_of_other_engines(db: Any) -> None:
+def test_classes_of_other_engines_are_declared_by_types(db: Any) -> None:
     """The statement declares the types of a class without a decorator, in a module or in source."""
     sql(db, "CREATE AGGREGATE mean(DOUBLE) RETURNS DOUBLE APPEND ONLY AS 'tests.engines.beam_functions:AverageFn'")
     sql(db, HANDLER)
@@ -191,7 +191,7 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
         ("SELECT my_string_agg(k ORDER BY k, delimiter => '-') FROM hav", "before ORDER BY", "delimiter => '-'"),
     ],
 )
-def test_mistakes_in_queries(db: Any, statement: str, message: str, at: str) -> None:
+def test_mistakes_in_queries_are_shown_in_their_text(db: Any, statement: str, message: str, at: str) -> None:
     """What Spark or a function refuses is shown in the text as it was written."""
     sql(db, CREATE)
     with pytest.raises(SqlError) as excinfo:
@@ -261,7 +261,7 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_around_a_query(both: Any, tmp_path: Path) -> None:
+def test_statements_around_a_query_are_kept(both: Any, tmp_path: Path) -> None:
     """CREATE TABLE ... AS, INSERT ... SELECT, temporary views with columns, EXPLAIN; enable replaces spark.sql."""
     session = both
     sql(session, "DROP TABLE IF EXISTS made")
@@ -289,7 +289,7 @@ def test_parameters_are_bound_by_name_and_by_position(both: Any) -> None:
 
 
 @pytest.mark.slow
-def test_order_in_calls(both: Any) -> None:
+def test_calls_may_have_an_order(both: Any) -> None:
     """`f(x ORDER BY t)` and WITHIN GROUP fold rows in their order; both plans, and DataFrames, agree."""
     sql(both, f"CREATE OR REPLACE AGGREGATE joined(STRING) RETURNS STRING APPEND ONLY AS '{MODULE}:Joined'")
     both.sql("""CREATE OR REPLACE TEMP VIEW texts AS SELECT * FROM VALUES
@@ -316,7 +316,7 @@ def test_order_in_calls(both: Any) -> None:
 
 
 @pytest.mark.every_turn
-def test_a_use_as_a_column(both: Any, functions: Any) -> None:
+def test_a_use_may_be_a_column(both: Any, functions: Any) -> None:
     """`column` is a Column beside Spark's aggregates: by name, or a use with a condition, DISTINCT and an order."""
     from pyspark.sql import functions as sf
 
@@ -433,7 +433,7 @@ def test_all_lists_of_a_block_are_folded_in_one_trip(db: Any) -> None:
     assert plan[0].count("ArrowEvalPython") == 1
 
 
-def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Callable[..., list[str]]) -> None:
+def test_an_unknown_aggregate_stays_one_of_rows(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """An aggregate that this package does not know stays an aggregate of rows, not of groups."""
 
     def total(v):
@@ -447,7 +447,7 @@ def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Cal
     assert plans_of(db, query) == ["lists"]
 
 
-def test_a_mistake_of_ours_is_no_wrong_type(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inner_error_is_not_told_as_a_wrong_type(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A type that cannot be read is refused at its place; any other exception is ours, and passes."""
     statement = CREATE.replace("BIGINT, weight", "DECIMAL(99, 1), weight")
     with pytest.raises(SqlError, match=r"precision of 1 to 38 digits[^^]*\(line 1, column 37\)"):

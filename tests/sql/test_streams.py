@@ -68,7 +68,7 @@ def test_filter_guards_arguments_of_streams(db: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.every_turn
-def test_emit_changes(db: Any, tmp_path: Path) -> None:
+def test_emit_changes_gives_the_changes_of_each_epoch(db: Any, tmp_path: Path) -> None:
     """EMIT CHANGES is a changelog: items are computed from the fold, built-in aggregates beside; HAVING is allowed."""
     stream = orders(
         db,
@@ -94,7 +94,7 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
            GROUP BY window_start, window_end, customer""",
     ],
 )
-def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
+def test_emit_on_window_close_gives_final_rows(db: Any, tmp_path: Path, source: str) -> None:
     """EMIT ON WINDOW CLOSE emits each window once; `window` of Spark and Flink's TUMBLE are the same."""
     start = "window.start" if "window(" in source else "window_start"
     text = f"SELECT customer, {start} AS start, my_sum(amount) AS total {source} EMIT ON WINDOW CLOSE"
@@ -108,7 +108,7 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
 
 @pytest.mark.every_turn
 @since_spark("4.2", "QUALIFY")
-def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
+def test_over_in_a_stream_gives_each_row_once(db: Any, tmp_path: Path) -> None:
     """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result.
 
     Customer a had no row for more than three minutes before its row of minute 5, so it begins anew.
@@ -164,7 +164,7 @@ def test_windows_of_streams_close(db: Any, tmp_path: Path, table: str, expected:
 
 
 @pytest.mark.slow
-def test_aggregates_over_closed_windows(db: Any, tmp_path: Path) -> None:
+def test_closed_windows_can_be_aggregated_again(db: Any, tmp_path: Path) -> None:
     """Aggregates over aggregates: closed windows are final rows, over which a second statement aggregates."""
 
     def query(df: Any) -> Any:
@@ -185,7 +185,7 @@ def test_aggregates_over_closed_windows(db: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
+def test_calls_with_an_order_retract(db: Any, tmp_path: Path) -> None:
     """`f(x ORDER BY t)` keeps the rows of its groups, so rows may come late and be taken back."""
     stream = orders(
         db,
@@ -202,7 +202,7 @@ def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
+def test_changes_can_be_aggregated(db: Any, tmp_path: Path) -> None:
     """Aggregates over aggregates, in the two steps that a refusal tells: a view of changes, which have row kinds."""
 
     def query(df: Any) -> Any:
@@ -259,7 +259,7 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         (f"SELECT * FROM ({SUMS}) LIMIT 3 EMIT CHANGES", "count the changes of a stream"),
     ],
 )
-def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str) -> None:
+def test_clauses_that_streams_do_not_have_are_refused(db: Any, tmp_path: Path, text: str, message: str) -> None:
     """A query that a stream cannot run is refused when it is planned, with the reason and what to write instead."""
     (tmp_path / "input").mkdir()
     rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
@@ -311,7 +311,7 @@ def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
         ("SESSION(TABLE o, DESCRIPTOR(at), INTERVAL '0 00:09:00' DAY TO SECOND)", [(1, 18, 3), (25, 34, 4)]),
     ],
 )
-def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:
+def test_batches_take_the_windows_of_flink(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:
     """The table functions of Flink over a batch."""
     db.sql("""CREATE OR REPLACE TEMP VIEW o AS
         SELECT timestamp_seconds(unix_timestamp(timestamp'2026-01-01 12:00:00') + 60 * m) AS at, v

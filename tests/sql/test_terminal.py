@@ -39,7 +39,7 @@ print("ended", spark.sparkContext.cancelAllJobs.call_count)
 
 
 @pytest.mark.every_turn
-def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
+def test_the_shell_edits_completes_and_remembers_statements(tmp_path: Path) -> None:
     """Statements of several lines, completion, Ctrl-C in a line and in a statement, history that lasts, help, quit."""
     with in_terminal(SHELL, env={"HOME": str(tmp_path)}) as shell:
         shell.expect("foldflight>")
@@ -81,7 +81,7 @@ def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_in_a_terminal(tmp_path: Path) -> None:
+def test_the_shell_watches_a_stream_until_ctrl_c(tmp_path: Path) -> None:
     """`--watch` prints the changes of each epoch until Ctrl-C, and the shell goes on."""
     (tmp_path / "events").mkdir()
 

@@ -84,7 +84,7 @@ def expected(epochs: int) -> Any:
     ],
     indirect=["kind"],
 )
-def test_a_driver_that_is_killed(kind: Kind, tmp_path: Path, kills: int) -> None:
+def test_a_killed_driver_loses_and_repeats_nothing(kind: Kind, tmp_path: Path, kills: int) -> None:
     """Killed at random points, above all between the two commits, the table equals the batch result after each start.
 
     A killed driver repeats the epoch that it has not written down. After each kill the table must be the table of this
@@ -130,7 +130,7 @@ def proxy(postgres: str) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("where", ["the parts", "the commit", "the answer to the commit"])
-def test_a_connection_that_is_lost(database: PostgresDatabase, proxy: Proxy, where: str) -> None:
+def test_a_lost_connection_loses_and_repeats_nothing(database: PostgresDatabase, proxy: Proxy, where: str) -> None:
     """An epoch whose connection is cut is applied again, and once: also if only the answer to the commit is lost."""
     name = where.replace(" ", "_")
     changelogs = replayed.epochs(SEED, 2)
@@ -150,7 +150,7 @@ def test_a_connection_that_is_lost(database: PostgresDatabase, proxy: Proxy, whe
     assert totals_in(database.rows(name)) == expected(2)
 
 
-def test_a_second_driver_of_the_same_query(database: PostgresDatabase) -> None:
+def test_an_old_driver_of_the_same_query_changes_nothing(database: PostgresDatabase) -> None:
     """If an old driver wakes up in the middle of an epoch that the new one has applied, it changes nothing."""
     changelogs = replayed.epochs(SEED, 2)
     old = database.opened("twice", replayed.COLUMNS, KEYS)
@@ -161,7 +161,7 @@ def test_a_second_driver_of_the_same_query(database: PostgresDatabase) -> None:
     assert totals_in(database.rows("twice")) == expected(2)
 
 
-def test_no_server_answers() -> None:
+def test_a_server_that_does_not_answer_is_an_error() -> None:
     """A database that is not there is an error that names the table, and not the password."""
     url = "postgresql://me:secret@127.0.0.1:9/db"
     target = PostgresTable(url, ("t",), replayed.COLUMNS, KEYS, create=True, add_columns=False)

@@ -45,7 +45,7 @@ def test_postgresql_is_installed() -> None:
     assert programs() is not None, MISSING
 
 
-def test_laws_of_a_target(kind: Kind) -> None:
+def test_each_target_keeps_the_laws(kind: Kind) -> None:
     """Every epoch reaches the table as a whole and once; NULL in a key equals NULL."""
     results = check_target(lambda: kind.opened("t", TARGET_COLUMNS, TARGET_KEYS), lambda: kind.rows("t"))
     assert len(results) == 6
@@ -96,7 +96,7 @@ def changes_of(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist([{"row_kind": "+U", **row} for row in rows], schema)
 
 
-def test_the_example_of_a_target(tmp_path: Path) -> None:
+def test_the_example_of_a_target_keeps_the_laws(tmp_path: Path) -> None:
     """The target of the reference keeps all laws, which its page lists."""
     results = json_target.check(tmp_path / "totals.json")
     assert [result for result in results if not result.passed] == []
@@ -140,7 +140,7 @@ def test_mistakes_of_a_target_are_found(mistaken: type[json_target.JsonFile], la
     assert "then the table has" in detail_of_law[law]
 
 
-def test_values_of_all_types(kind: Kind) -> None:
+def test_values_of_all_types_are_read_as_written(kind: Kind) -> None:
     """Values are read as they were written, also texts that look like NULL, the end of the data or a list."""
     target = kind.opened("types", WHOLE, ["key"])
     target.apply("q", 0, [changes_of(ROWS, WHOLE)])
@@ -213,7 +213,7 @@ def test_a_column_is_added(kind: Kind) -> None:
         kind.opened("added", other, ["key"], add_columns=True)
 
 
-def test_a_table_of_keys_alone(kind: Kind) -> None:
+def test_a_table_may_have_keys_only(kind: Kind) -> None:
     """A table whose columns are all keys has nothing to update."""
     columns = pa.schema([("Key", pa.string()), ("the other", pa.int32())])
     rows = [{"Key": "a", "the other": 1}, {"Key": None, "the other": 2}]
@@ -253,7 +253,7 @@ def test_a_few_rows_of_a_large_table_change(kind: Kind) -> None:
     )
 
 
-def test_partitions_of_delta_that_would_change_a_key(tmp_path: Path) -> None:
+def test_partitions_of_delta_that_would_change_a_key_are_refused(tmp_path: Path) -> None:
     """Delta reads an empty text that partitions a table as NULL, and delta-rs bytes as the bytes of their text."""
     import deltalake
 
@@ -298,7 +298,7 @@ def test_a_key_may_be_any_nan(kind: Kind, width: int) -> None:
     assert len(kind.rows("floats")) == 2
 
 
-def test_there_is_no_table(kind: Kind) -> None:
+def test_a_missing_table_is_created_or_refused(kind: Kind) -> None:
     """A table is created only if that was asked for."""
     with pytest.raises(RejectedError, match=r"there is no table .*create it, or give create=True"):
         kind.opened("nowhere", TARGET_COLUMNS, TARGET_KEYS, create=False)
@@ -356,7 +356,7 @@ def test_a_value_that_does_not_fit_names_its_row(database: PostgresDatabase) -> 
     assert excinfo.value.group == {"key": "c"}
 
 
-def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
+def test_a_text_that_is_too_long_is_named(database: PostgresDatabase) -> None:
     """A bounded text of the table takes texts as far as they fit."""
     database.run(f"CREATE TABLE {database.schema}.short (key varchar(3) PRIMARY KEY, value bigint)")
     target = database.opened("short", PAIRS, ["key"])
@@ -369,7 +369,7 @@ def test_a_text_that_is_too_long(database: PostgresDatabase) -> None:
     ("module", "package"),
     [("psycopg", "postgres"), ("duckdb", "duckdb"), ("deltalake", "delta"), ("pyiceberg", "iceberg")],
 )
-def test_a_package_that_is_missing(module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error tells what to install."""
     monkeypatch.setitem(sys.modules, module, None)
     options: dict[str, Any] = {"create": True, "add_columns": False}
@@ -398,7 +398,7 @@ def test_libpq_gets_the_url_as_it_is(url: str, actual: str, table: str) -> None:
     assert (address.scheme, address.url, ".".join(address.named_table())) == ("postgresql", actual, table)
 
 
-def test_paths_of_files() -> None:
+def test_paths_may_have_characters_of_urls() -> None:
     """A path may have characters of URLs."""
     assert Address.of("duckdb:///tmp/a#b%20@c.duckdb?table=t").local_path() == "/tmp/a#b @c.duckdb"
     for url in ("duckdb:tmp", "duckdb://tmp/x"):
@@ -433,7 +433,7 @@ def test_tables_are_updated_where_all_tables_are_published(postgres: str) -> Non
         target.apply("q", 3, [changes_of([{"key": "a", "value": 3}], PAIRS)])
 
 
-def test_a_user_who_cannot_create_tables(database: PostgresDatabase) -> None:
+def test_a_user_who_cannot_create_tables_writes_into_existing_ones(database: PostgresDatabase) -> None:
     """Tables that exist are enough."""
     database.opened("t", PAIRS, ["key"])
     user = f"u{uuid.uuid4().hex}"
@@ -448,7 +448,7 @@ def test_a_user_who_cannot_create_tables(database: PostgresDatabase) -> None:
     assert database.rows("t") == [{"key": "a", "value": 1}]
 
 
-def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
+def test_a_user_who_may_not_log_in_is_told(database: PostgresDatabase) -> None:
     """A wrong password or database is an error of its own, which is not tried again and does not show the password."""
     place = database.base.partition("@")[2].partition("/")[0]
     database.run(f"CREATE USER {WITH_PASSWORD} PASSWORD 'right'")
@@ -487,7 +487,7 @@ def test_a_user_who_may_not_log_in(database: PostgresDatabase) -> None:
         ("options=-c%20nothing%3D1", 'unrecognized configuration parameter "nothing"'),
     ],
 )
-def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, message: str) -> None:
+def test_settings_of_a_connection_that_cannot_work_are_refused(postgres: str, setting: str, message: str) -> None:
     """They are refused at once, since another attempt would fail in the same way."""
     target = PostgresTable(f"{postgres}?{setting}", ("t",), PAIRS, ["key"], create=True, add_columns=False)
     with pytest.raises(RejectedError, match=f"table t: .*{message}.* Correct the URL") as excinfo:
@@ -496,7 +496,7 @@ def test_settings_of_a_connection_that_cannot_work(postgres: str, setting: str, 
 
 
 @pytest.mark.parametrize("sqlstate", ["25P03", "57P01", "57014", "08006", "53300", "25006", "40P01", "40001", "55P03"])
-def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: str) -> None:
+def test_an_epoch_whose_connection_the_server_ends_is_tried_again(database: PostgresDatabase, sqlstate: str) -> None:
     """What a server says when it ends work, or is a standby, is no mistake: the epoch is tried again."""
     target = database.opened("t", PAIRS, ["key"])
     name = psycopg.errors.lookup(sqlstate).__name__
@@ -515,7 +515,7 @@ def test_connections_that_the_server_ends(database: PostgresDatabase, sqlstate: 
         end()
 
 
-def test_a_key_that_is_too_long_for_an_index(database: PostgresDatabase) -> None:
+def test_a_key_that_is_too_long_for_an_index_is_named(database: PostgresDatabase) -> None:
     """For psycopg it is an error of the server like a lost connection, but no other attempt would succeed."""
     target = database.opened("t", PAIRS, ["key"])
     long = "".join(random.Random(1).choices(string.ascii_letters, k=9000))  # it cannot be compressed
@@ -549,7 +549,7 @@ def test_a_host_that_vanishes_is_noticed(database: PostgresDatabase, monkeypatch
     assert database.rows("t") == [{"key": "a", "value": 1}]
 
 
-def test_the_offsets_of_an_epoch(kind: Kind) -> None:
+def test_a_table_stores_a_digest_of_the_offsets(kind: Kind) -> None:
     """A table stores a digest of the offsets beside the epoch: the last one, whatever its number is."""
     target = kind.opened("t", PAIRS, ["key"])
     assert target.last_epoch(offsets_name("q")) is None
@@ -559,7 +559,7 @@ def test_the_offsets_of_an_epoch(kind: Kind) -> None:
         assert (target.last_epoch("q"), target.last_epoch(offsets_name("q"))) == (epoch, offsets)
 
 
-def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:
+def test_texts_are_converted_to_the_encoding_of_the_database(database: PostgresDatabase) -> None:
     """Texts are converted to the encoding of the database; a character that it lacks is an error with its key."""
     name = f"latin_{uuid.uuid4().hex}"
     with psycopg.connect(database.base, autocommit=True) as connection:
@@ -573,7 +573,7 @@ def test_a_database_in_another_encoding(database: PostgresDatabase) -> None:
     assert latin.rows("t") == [{"key": "ä", "value": "é"}]
 
 
-def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
+def test_a_table_needs_a_unique_index_over_its_keys(database: PostgresDatabase) -> None:
     """Without a unique index over exactly the keys, or with one that takes NULLs as different, the remedy is told."""
     database.run(f"CREATE TABLE {database.schema}.t (key text, value bigint)")
     with pytest.raises(RejectedError, match=r"no unique index over its keys key: CREATE UNIQUE INDEX ON .*DISTINCT"):
@@ -595,7 +595,7 @@ def test_the_index_over_the_keys(database: PostgresDatabase) -> None:
     assert database.rows("t") == [{"key": "a", "value": 1}]
 
 
-def test_columns_that_only_the_table_has(database: PostgresDatabase) -> None:
+def test_columns_that_only_the_table_has_are_left_alone(database: PostgresDatabase) -> None:
     """They keep their values and defaults, and may be generated."""
     database.run(
         f"CREATE TABLE {database.schema}.t (id int GENERATED ALWAYS AS IDENTITY, key text PRIMARY KEY, value numeric, "
@@ -609,14 +609,14 @@ def test_columns_that_only_the_table_has(database: PostgresDatabase) -> None:
     assert database.rows("t") == [{"id": 1, "key": "a", "value": Decimal("2.50"), "note": "kept"}]
 
 
-def test_types_that_postgresql_lacks(database: PostgresDatabase) -> None:
+def test_types_that_postgresql_lacks_are_refused(database: PostgresDatabase) -> None:
     """A struct is refused with a remedy."""
     columns = pa.schema([("key", pa.string()), ("pair", pa.struct([("a", pa.int64())]))])
     with pytest.raises(RejectedError, match=r"PostgreSQL has no type for the column pair .*to_json"):
         database.opened("t", columns, ["key"])
 
 
-def test_vectors_in_columns_of_pgvector(database: PostgresDatabase) -> None:
+def test_columns_of_pgvector_take_vectors(database: PostgresDatabase) -> None:
     """Arrays are written as pgvector reads them. A domain of texts stands in for its type, and shows what arrives."""
     database.run(f"CREATE DOMAIN {database.schema}.vector AS text")
     database.run(f"CREATE TABLE {database.schema}.means (key text UNIQUE, mean {database.schema}.vector, plain real[])")
@@ -630,7 +630,7 @@ def test_vectors_in_columns_of_pgvector(database: PostgresDatabase) -> None:
         database.opened("means", wide, ["key"])
 
 
-def test_vectors_in_arrays_of_a_fixed_length(tmp_path: Path) -> None:
+def test_arrays_of_a_fixed_length_take_vectors(tmp_path: Path) -> None:
     """DuckDB's FLOAT[n] takes lists of n items, and refuses others."""
     file = DuckDBFile(tmp_path / "tables.duckdb")
     with duckdb.connect(str(file.path)) as connection:
@@ -643,7 +643,7 @@ def test_vectors_in_arrays_of_a_fixed_length(tmp_path: Path) -> None:
         target.apply("q", 1, [changes_of([{"key": "a", "mean": [1, 2, 3]}], columns)])
 
 
-def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
+def test_a_file_that_another_process_has_open_is_named(tmp_path: Path) -> None:
     """The file is not available then, which passes; the table is as before."""
     file = DuckDBFile(tmp_path / "locked.duckdb")
     target = file.opened("t", PAIRS, ["key"])
@@ -660,7 +660,7 @@ def test_a_file_that_another_process_has_open(tmp_path: Path) -> None:
     assert file.rows("t") == [{"key": "a", "value": 1}]
 
 
-def test_a_path_that_is_no_file_of_duckdb(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_of_duckdb_is_refused(tmp_path: Path) -> None:
     """It is refused at once, since another attempt would fail in the same way."""
     text = tmp_path / "text.duckdb"
     text.write_text("a text " * 1000)
@@ -671,7 +671,7 @@ def test_a_path_that_is_no_file_of_duckdb(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_file_that_is_read_in_the_same_process(tmp_path: Path) -> None:
+def test_a_file_may_be_read_in_the_same_process(tmp_path: Path) -> None:
     """A reader in the notebook of the driver makes the file unavailable only as long as it reads."""
     file = DuckDBFile(tmp_path / "read.duckdb")
     target = file.opened("t", PAIRS, ["key"])
@@ -703,7 +703,7 @@ def test_queries_take_turns_in_duckdb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_an_epoch_twice_at_once_in_duckdb(epoch: int, tmp_path: Path) -> None:
+def test_an_epoch_that_two_threads_apply_changes_the_table_once(epoch: int, tmp_path: Path) -> None:
     """Of two threads of one process that apply the same epoch, one changes the table."""
     file = DuckDBFile(tmp_path / "twice.duckdb")
     target = file.opened("t", PAIRS, ["key"])
@@ -722,7 +722,7 @@ def test_an_epoch_twice_at_once_in_duckdb(epoch: int, tmp_path: Path) -> None:
     assert file.rows("t") == [{"key": "a", "value": 1}]
 
 
-def test_whether_a_table_has_rows(kind: Kind) -> None:
+def test_a_target_knows_whether_a_table_has_rows(kind: Kind) -> None:
     """It has none at first, and none after all are deleted."""
     target = kind.opened("t", PAIRS, ["key"])
     changes = changes_of([{"key": "a", "value": 1}], PAIRS)
@@ -733,7 +733,7 @@ def test_whether_a_table_has_rows(kind: Kind) -> None:
     assert result == [False, True, False]
 
 
-def test_rows_that_a_deletion_vector_deleted(tmp_path: Path) -> None:
+def test_rows_of_a_deletion_vector_are_no_rows_of_the_table(tmp_path: Path) -> None:
     """Spark's DELETE may keep the file and list the rows that it has deleted: such a table has no rows."""
     files = DeltaFiles(tmp_path)
     target = files.opened("t", PAIRS, ["key"])
@@ -787,13 +787,13 @@ def test_a_table_that_was_dropped_has_no_epochs(kind: DuckDBFile | PostgresDatab
 
 
 @pytest.mark.parametrize("kind", [OVER_REST], indirect=True)
-def test_laws_of_an_iceberg_table_over_rest(kind: Kind) -> None:
+def test_an_iceberg_table_over_rest_keeps_the_laws(kind: Kind) -> None:
     """They hold where another program commits, which compares the snapshot that was read."""
-    test_laws_of_a_target(kind)
+    test_each_target_keeps_the_laws(kind)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg", OVER_REST], indirect=True)
-def test_another_writer_of_files(kind: Kind) -> None:
+def test_a_commit_of_another_writer_is_retried(kind: Kind) -> None:
     """A commit between the comparison of epochs and the commit of ours is an error that passes: both are done again."""
     files, target = kind, kind.opened("t", PAIRS, ["key"])
 
@@ -814,7 +814,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergFiles:
     return request.getfixturevalue("rest") if over_rest else IcebergFiles(tmp_path)  # type: ignore[no-any-return]
 
 
-def test_many_composite_keys_in_iceberg(lake: IcebergFiles) -> None:
+def test_changes_of_many_composite_keys_leave_other_rows(lake: IcebergFiles) -> None:
     """A few changes of many rows whose keys have two columns, NULL among them, leave the other rows as they are."""
     columns = pa.schema([("day", pa.date32()), ("number", pa.int32()), ("value", pa.int64())])
     target = lake.opened("t", columns, ["day", "number"])
@@ -840,7 +840,7 @@ def plain(value: Any) -> Any:
     return 0.0 if isinstance(value, float) and value == 0.0 else value
 
 
-def test_any_changes_of_iceberg(lake: IcebergFiles) -> None:
+def test_any_changes_of_iceberg_lead_to_the_rows_of_a_dict(lake: IcebergFiles) -> None:
     """Keys of all types, with NULL, zeros and NaN, in files of their own, beside a column that only the table has."""
     chance = random.Random(7)
     keys: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -878,7 +878,7 @@ def test_any_changes_of_iceberg(lake: IcebergFiles) -> None:
 
 
 @pytest.mark.parametrize("lake", ["file", OVER_REST], indirect=True)
-def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
+def test_columns_that_only_an_iceberg_table_has_are_left_alone(lake: IcebergFiles) -> None:
     """They keep their values, and are NULL in new rows; a required one takes no NULL."""
     whole = pa.schema([*PAIRS, pa.field("note", pa.string())])
     rows = [{"key": key, "value": 1, "note": f"of {key}"} for key in ("a", "b", "c")]
@@ -901,7 +901,7 @@ def test_columns_that_only_an_iceberg_table_has(lake: IcebergFiles) -> None:
 
 
 @pytest.mark.parametrize("lake", ["file", OVER_REST], indirect=True)
-def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
+def test_epochs_of_an_iceberg_table_outlive_its_snapshots(lake: IcebergFiles) -> None:
     """They remain when snapshots expire, and go back with the table when it is rolled back."""
     target = lake.opened("t", PAIRS, ["key"])
     snapshots = []
@@ -924,7 +924,7 @@ def test_epochs_of_an_iceberg_table(lake: IcebergFiles) -> None:
     assert [target.last_epoch(name) for name in ("first", "q", "last")] == [0, 1, 7]
 
 
-def test_iceberg_tables_that_cannot_be_written(lake: IcebergFiles, tmp_path: Path) -> None:
+def test_iceberg_tables_that_cannot_be_written_are_refused(lake: IcebergFiles, tmp_path: Path) -> None:
     """The format's version, a name without a namespace, a catalogue that nothing describes, or that is away."""
     lake.opened("new", PAIRS, ["key"])
     with lake.opened_catalog() as catalog:

@@ -172,7 +172,7 @@ def test_nulls_are_masked() -> None:
         ({"get_values": lambda *_: np.array([1, "x"], object)}, "RESULT_TYPE", "get_values returned 'x'"),
     ],
 )
-def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) -> None:
+def test_mistakes_of_vectorised_methods_are_refused(methods: dict[str, Any], code: str, message: str) -> None:
     """A wrong return value, shape or type, or an exception, is a FunctionError that names the method."""
     with pytest.raises(FunctionError, match=message) as excinfo:
         values_of(fold_of(adder(**methods)))
@@ -189,12 +189,12 @@ def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) 
     ],
     ids=["masked", "objects", "arrow", "chunked"],
 )
-def test_what_get_values_may_return(values: Any) -> None:
+def test_get_values_may_return_any_kind_of_array(values: Any) -> None:
     """Masked, object and Arrow arrays are results, cast like results of get_value."""
     assert values_of(fold_of(adder(get_values=lambda *_: values))) == [8, None]
 
 
-def test_results_that_do_not_fit_are_isolated() -> None:
+def test_results_that_do_not_fit_fail_only_their_group() -> None:
     """If errors are isolated, only the group whose result does not fit fails."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1], pa.int32()), "x": pa.array([1 << 40, 4])})
     fold = open_fold(bind_calls(Registry.load([adder()]), [Call("adder", ("x",))], batch.schema), isolates=True)
@@ -204,7 +204,7 @@ def test_results_that_do_not_fit_are_isolated() -> None:
     assert [error and error["code"] for error in results.column("error").to_pylist()] == ["OVERFLOW", None]
 
 
-def test_what_raises_for_many_is_isolated() -> None:
+def test_a_vectorised_method_that_raises_fails_only_the_groups_at_fault() -> None:
     """If errors are isolated, changes before an exception are undone, and the scalar method is used."""
 
     def raises(self: Any, accumulators: Any, slots: Any, *_: Any) -> None:
@@ -258,13 +258,13 @@ def test_a_function_that_exits_names_its_method() -> None:
             values_of(fold_of(adder(**{method_name: exits})))
 
 
-def test_rows_that_cannot_be_taken_back() -> None:
+def test_retractions_that_a_method_cannot_fold_are_refused() -> None:
     """A function without retract refuses retractions also with its vectorised methods."""
     with pytest.raises(RejectedError, match="append-only"):
         fold_of(adder(), kind=3)
 
 
-def test_states_beyond_their_type_are_the_interpreters() -> None:
+def test_states_beyond_their_type_have_the_error_of_the_interpreter() -> None:
     """A number that does not fit its state is OVERFLOW, with its slot."""
 
     class Small:
@@ -303,7 +303,7 @@ def test_states_beyond_their_type_are_the_interpreters() -> None:
         ({"fold_many": lambda self, accumulators, slots: None}, "fold_many.* does not take 1 arguments declared"),
     ],
 )
-def test_what_is_refused_at_registration(methods: dict[str, Any], message: str) -> None:
+def test_wrong_vectorised_methods_are_refused_at_registration(methods: dict[str, Any], message: str) -> None:
     """Vectorised methods must be complete, need a separate accumulator, and must accept their arguments."""
     with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(type("Adder", (Adder,), dict(vars(Adder)) | methods))

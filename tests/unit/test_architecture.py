@@ -58,7 +58,7 @@ def test_only_the_command_line_knows_the_environment(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
-def test_only_the_command_line_and_its_workers_own_signals(path):
+def test_only_the_command_line_and_its_workers_handle_signals(path):
     """A library does not change the signal handlers of the program that uses it."""
     if names_of(path).startswith("cli/") or names_of(path) == "server/run/worker_process.py":
         return

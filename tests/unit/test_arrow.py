@@ -83,7 +83,7 @@ def test_json_needs_a_newer_arrow(monkeypatch):
         parse_type("ARRAY<JSONB >")  # not one that is kept from another test
 
 
-def test_more_than_an_array_holds():
+def test_errors_about_the_size_of_an_array_are_recognised():
     """Arrow says in several ways that offsets of 32 bits do not suffice. Other errors are not about the size."""
     content = pa.py_buffer(mmap.mmap(-1, (1 << 31) - 1))  # the memory is never touched
     long = pa.Array.from_buffers(pa.binary(), 1, [None, pa.array([0, (1 << 31) - 1], pa.int32()).buffers()[1], content])

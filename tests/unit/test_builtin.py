@@ -54,7 +54,7 @@ def test_averages_of_large_whole_numbers_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("digits", [(4, 0), (18, 0), (38, 0), (4, 1)])
-def test_extremes_of_decimals(digits: tuple[int, int]) -> None:
+def test_min_and_max_take_decimals_of_every_scale(digits: tuple[int, int]) -> None:
     """`min` and `max` take decimals of every scale, also of scale 0, which sums fold in vectors."""
     values = pa.array([Decimal(26), None, Decimal(-3)], pa.decimal128(*digits))
     assert fold_values("min", values, states=2) == Decimal(-3)
@@ -87,7 +87,7 @@ def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.map_(pa.string(), pa.int64()), *([pa.list_(JSON)] if JSON else [])])
-def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
+def test_types_without_an_order_have_no_extremes(type_: pa.DataType) -> None:
     """Maps and JSON are refused, also within other types."""
     for name in ("min", "max"):
         with pytest.raises(RejectedError, match=r"has none \(maps and JSON cannot be compared") as excinfo:
@@ -95,7 +95,7 @@ def test_what_has_no_order_has_no_extremes(type_: pa.DataType) -> None:
         assert excinfo.value.code == "SCHEMA_MISMATCH"
 
 
-def test_nothing_but_null_in_an_order() -> None:
+def test_the_column_of_an_order_may_have_only_nulls() -> None:
     """Rows that are kept for their order may have a column of the type VOID."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 1], pa.int32()), "x": pa.nulls(3), "o": [1, 2, 3]})
     fold = Fold(bind_calls(Registry(), [Call("first", ("x",), order=(Order("o"),))], batch.schema))

@@ -84,7 +84,7 @@ def test_states_are_merged_before_rows() -> None:
     assert fold.collect().column("output_0").to_pylist() == [4, 10]
 
 
-def test_the_value_after_each_row() -> None:
+def test_segments_want_the_value_after_each_row_where_it_is_needed() -> None:
     """Segments want the value after each row where it is needed; a row that is left out shows the value before it."""
     bound = bind_calls(Registry.load([total()]), [Call("total", ("v",), filter="ok")], SCHEMA)
     fold = open_fold(bound, row_outputs=True)
@@ -158,7 +158,7 @@ def test_only_the_group_that_raises_fails() -> None:
         ([Applied(1, "x", [1]), Applied(1, 1, ["x"])], "fold_bundle returned", 1),
     ],
 )
-def test_what_it_must_return(result_value: Any, message: str, slot: int | None) -> None:
+def test_wrong_return_values_of_fold_bundle_are_refused(result_value: Any, message: str, slot: int | None) -> None:
     """Another number of items, another type, or missing values are an error that tells what to return."""
 
     def fold_bundle(self: Any, segments: list[Segment[int]]) -> list[Applied[int, int]]:
@@ -227,14 +227,16 @@ BOTH: dict[str, Any] = {name: value for name, value in vars(Classic).items() if 
         ({"fold_bundle": lambda self, segments: []}, CAPABLE, r"annotate it as list\[Applied\[State, float\]\]"),
     ],
 )
-def test_mistakes_in_the_class(methods: dict[str, Any], options: dict[str, Any], message: str) -> None:
+def test_a_class_with_a_part_of_a_form_is_refused(
+    methods: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
     """A class with a part of a form is refused when it is declared, with the remedy."""
     with pytest.raises(RejectedError, match=message) as excinfo:
         udaf(**options)(type("Bad", (Total,), {"fold_bundle": None} | methods))
     assert excinfo.value.code == "SIGNATURE"
 
 
-def test_a_subclass_overrides_both_forms() -> None:
+def test_a_subclass_must_override_both_forms() -> None:
     """A method that only one form would use is refused."""
     with pytest.raises(RejectedError, match="overrides accumulate but inherits fold_bundle; define fold_bundle too"):
         udaf(type("Doubled", (Classic,), {"accumulate": lambda self, a, v: a + 2 * v}))
@@ -244,7 +246,7 @@ def test_a_subclass_overrides_both_forms() -> None:
     assert not function.bundled  # type: ignore[union-attr]
 
 
-def test_what_is_declared() -> None:
+def test_types_and_capabilities_are_declared() -> None:
     """Types come from the annotations, and capabilities from the decorator; the listing shows the mode."""
     function = Registry.load([udaf(input_types=["BIGINT"], bundled_merge=True)(type("Sums", (Total,), {}))])["sums"]
     bound = function.bind([pa.int64()], {})

@@ -55,7 +55,7 @@ def read(events: list[Any], types: dict[str, pa.DataType] = TYPES, **options: An
     return rows
 
 
-def test_rows_of_each_kind() -> None:
+def test_each_kind_of_event_becomes_its_rows() -> None:
     """An update is two rows, the old one with the changed texts; an event that is left keeps its place."""
     new = {"id": "1", "name": "bob"}
     truncate_event = event("TRUNCATE", None)

@@ -110,7 +110,7 @@ def test_scalar_functions_are_checked_as_they_arrive() -> None:
 
 
 @pytest.mark.parametrize("new_accumulator", [lambda: defaultdict(int), Counter])
-def test_a_state_that_would_lose_its_class(new_accumulator: Any) -> None:
+def test_a_state_that_would_lose_its_class_is_found(new_accumulator: Any) -> None:
     """A dict that makes missing entries is refused where the annotation says dict, with the one that keeps it."""
 
     class Words:
@@ -168,7 +168,7 @@ class Positive:
 
 
 @pytest.mark.parametrize("states", [True, False])
-def test_values_are_those_of_states_that_nobody_asks_for(states: bool) -> None:
+def test_values_do_not_depend_on_whether_states_are_requested(states: bool) -> None:
     """A batch without states has the values of one with states, and of a stream: a bool in a field of ints is 1."""
     columns = pa.schema([("x", pa.int64())])
     fold = open_fold(bind_calls(Registry.load([Positive]), [Call("positive", ("x",))], columns))

@@ -348,7 +348,7 @@ def test_check_refuses_a_direct_argument_that_no_function_has(run):
     )
 
 
-def test_check_of_two_modules_with_functions_of_one_name(run):
+def test_check_tries_functions_of_one_name_in_two_modules(run):
     """Both are checked, each under the name of its class, as no query calls them."""
     run("functions", "one_unlawful", one_unlawful=UNLAWFUL)
     result = run(
@@ -415,7 +415,7 @@ def test_check_goes_on_after_a_function_that_cannot_be_checked(run):
     assert "every law holds" not in result.output
 
 
-def test_check_of_one_function_only(run):
+def test_check_tries_one_function_only(run):
     """--function selects functions; an unknown name is an error that lists the known ones."""
     result = run("check", "only_most", "--function", "most", "--examples", "5", only_most=TWO)
     assert result.exit_code == 0, result.output
@@ -426,7 +426,7 @@ def test_check_of_one_function_only(run):
     assert "they have at_least, most" in result.output
 
 
-def test_check_says_of_a_fickle_function_that_it_is(run):
+def test_check_says_that_a_function_is_fickle(run):
     """A law that fails, and holds for the same rows when tried again, is broken, and the command continues."""
     fickle = "import time\n" + TWO.replace("return max(accumulator, value)", "return time.monotonic_ns()")
     result = run("check", "fickle", "--function", "most", "--examples", "5", fickle=fickle)

@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_in_words(tmp_path):
     assert "cannot be written: Not a directory" in run.output
 
 
-def test_the_function_is_that_of_the_examples():
+def test_the_function_equals_the_one_of_the_examples():
     """The README shows one function, and the examples have the same."""
     ours = (ROOT / "service/foldflight/cli/project/weighted_avg.py").read_text(encoding="utf-8")
     examples = (ROOT / "examples/weighted_avg.py").read_text(encoding="utf-8")

@@ -119,13 +119,13 @@ def test_wrong_use_is_refused_at_once(
         assert mention in excinfo.value.message
 
 
-def test_direct_arguments_behind_the_columns(functions: Functions) -> None:
+def test_direct_arguments_may_follow_the_columns(functions: Functions) -> None:
     """They may be given by position, as in Python; the use is the same."""
     assert functions["percentile"]("a", 0.5) == functions["percentile"]("a", fraction=0.5)
     assert functions["percentile"](fraction=0.5, value="a") == functions["percentile"]("a", 0.5)
 
 
-def test_constants_in_the_place_of_columns(functions: Functions) -> None:
+def test_constants_may_be_in_the_place_of_columns(functions: Functions) -> None:
     """Numbers and booleans become expressions, also where an argument with a default is given by name."""
 
     @udaf
@@ -159,7 +159,7 @@ def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:
         assert decode_info(old.SerializeToString()).inputs_min == least
 
 
-def test_use_keeps_what_it_was_given(functions: Functions) -> None:
+def test_a_use_keeps_its_arguments(functions: Functions) -> None:
     """An aggregate has columns, condition, DISTINCT and direct arguments; its origin is not changed."""
     plain = functions["percentile"]("delay", fraction=0.9)
     narrow_use = plain.where("delay > 0").distinct()
@@ -228,7 +228,7 @@ def test_functions_are_a_mapping(functions: Functions) -> None:
     ("target", "mentions"),
     [("localhost:8815", 'give "grpc://host:port"'), ("", "embedded:module"), ("http://x", "cannot connect")],
 )
-def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
+def test_a_bad_target_is_refused_with_the_remedy(target: str, mentions: str) -> None:
     """A target without a known scheme is refused with the two valid forms."""
     with pytest.raises(RejectedError) as excinfo:
         connect(target)
@@ -298,7 +298,7 @@ class Gate:
         return int, ()
 
 
-def test_threads_pickle_by_value_beside_each_other() -> None:
+def test_threads_can_pickle_by_value_at_once() -> None:
     """The pickle of one thread needs no module of the author's, whatever other threads do meanwhile."""
     author_module = types.ModuleType("authored_by_two")
     sys.modules[author_module.__name__] = author_module
@@ -321,7 +321,7 @@ def test_threads_pickle_by_value_beside_each_other() -> None:
     assert [[function.name for function in pickle.loads(each)] for each in result] == [["one", "two"]] * 2
 
 
-def test_order_of_a_use() -> None:
+def test_a_use_may_have_an_order() -> None:
     """A text may end with its direction; the order shows in the use."""
     use = connect("embedded:")["string_agg"]("t").order_by("day DESC", "id nulls last", "desc")
     assert [(key.column, key.descending, key.nulls_first) for key in use.order] == [

@@ -104,7 +104,7 @@ def test_other_code_has_another_digest(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("# a comment", "# another"), ("UNUSED = 1", "UNUSED = 2"), ("def outer", "\n\ndef outer")]
 )
-def test_what_code_does_not_read_is_left_out(old: str, new: str) -> None:
+def test_the_digest_leaves_out_what_code_does_not_read(old: str, new: str) -> None:
     """Comments, positions and variables that the code does not name change nothing."""
     assert digest_of(SOURCE.replace(old, new)) == digest_of()
 
@@ -192,7 +192,7 @@ def test_imports_of_methods_and_registered_functions_count(
         assert (digest() != before) == is_read
 
 
-def test_objects_of_any_kind() -> None:
+def test_the_digest_takes_objects_of_any_kind() -> None:
     """Cycles, deep lists, and objects that cannot be pickled end the walk, and raise nothing."""
 
     class Hostile:

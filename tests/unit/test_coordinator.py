@@ -110,7 +110,7 @@ class Shell:
 STARTED, REQUESTED, SENT, TIMER = ExchangeStarted(), AnswerRequested(), FrameSent(), TimerFired()
 
 
-def test_an_exchange_without_trouble() -> None:
+def test_an_exchange_without_trouble_sends_each_frame_once() -> None:
     """Frames are sent as they come, results are awaited when they are wanted, and there are no other instructions."""
     shell = Shell(("grpc://a",))
     (open_connection,) = shell.report(STARTED)
@@ -252,7 +252,7 @@ def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
     assert shell.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
 
 
-def test_results_say_it_too() -> None:
+def test_results_may_say_that_a_server_drains() -> None:
     """If barriers are frequent, the server is not asked: the results tell."""
     shell = Shell().start()
     for epoch in range(1, 4):
@@ -302,7 +302,7 @@ def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> Non
     assert isinstance(open_connection, OpenConnection)
 
 
-def test_a_checkpoint_says_it_too() -> None:
+def test_a_checkpoint_may_say_that_a_server_drains() -> None:
     """A draining server is left after a checkpoint that a bound has caused."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10).start()
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK))
@@ -383,7 +383,9 @@ def test_many_small_chunks_do_not_fill_the_memory(rows: int) -> None:
         ({"kept_bytes_max": 10}, CheckpointAnswer(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
     ],
 )
-def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: CheckpointAnswer, why: str) -> None:
+def test_frames_that_cannot_be_replayed_are_not_kept_for_ever(
+    bounds: dict[str, int], answer: CheckpointAnswer, why: str
+) -> None:
     """If states cannot be kept the exchange continues with bounded memory, and the error of a loss has the reason."""
     shell = Shell(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).start()
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK), AnswerReceived(answer), SENT)
@@ -430,7 +432,7 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
         CorruptError("STATE_CHECKSUM", "damaged"),
     ],
 )
-def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
+def test_errors_of_the_job_are_raised(error: FoldflightError) -> None:
     """Errors of the job are raised without trying another server."""
     shell = Shell().start()
     assert shell.report(FrameSubmitted(CHUNK), ConnectionLost(error)) == [CutConnection(), GiveUp(error)]
@@ -444,7 +446,7 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     ],
     ids=lambda error: error.code,
 )
-def test_what_is_wrong_with_a_server_is_not(error: FoldflightError) -> None:
+def test_errors_of_a_server_are_not_raised(error: FoldflightError) -> None:
     """A server that is lost, hangs, drains, is full or sends damaged frames is replaced."""
     shell = Shell().start()
     cut, open_connection = shell.report(FrameSubmitted(CHUNK), ConnectionLost(error))
@@ -471,7 +473,7 @@ def test_the_first_refusal_is_the_jobs() -> None:
         assert shell.report(ConnectionLost(error)) == [CutConnection(), GiveUp(error)]
 
 
-def test_patience_and_back_off() -> None:
+def test_servers_that_refuse_are_avoided_longer_each_time() -> None:
     """Servers that refuse are avoided, longer each time; after patience_s the error has the story."""
     shell = Shell(("grpc://a",), patience_s=10.0)
     shell.report(STARTED)

@@ -474,7 +474,7 @@ def test_what_raises_system_exit_fails_its_row() -> None:
     assert "SystemExit" in str(one)
 
 
-def test_statuses_and_times_of_common_clients() -> None:
+def test_statuses_and_times_are_read_from_errors_of_common_clients() -> None:
     """The status and Retry-After are read from errors of urllib, aiohttp, httpx and the clients built on them."""
     of_urllib = HTTPError("http://x", 503, "busy", {"retry-after": "7"}, None)
     of_httpx: Any = Exception("429")

@@ -16,7 +16,7 @@ from tests import datetime_functions as those
 NTZ, LTZ = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 
 
-def test_the_arguments_decide_for_states_and_results() -> None:
+def test_arguments_decide_the_zone_of_states_and_results() -> None:
     """Without a zone, types and fingerprint are the same as in earlier releases: their checkpoints stay valid."""
     latest: Any = function_of(those.Latest)
     plain, zoned_function = (latest.bind([pa.float64(), type_], {}) for type_ in (NTZ, LTZ))
@@ -37,7 +37,7 @@ def test_a_class_that_names_the_type_keeps_it() -> None:
         zoneless.bind([LTZ], {})
 
 
-def test_scalar_and_table_functions() -> None:
+def test_scalar_and_table_functions_take_both_kinds() -> None:
     later: Any = function_of(those.later)
     assert [later.bind([type_, pa.int64()], {}).result_type for type_ in (NTZ, LTZ)] == [NTZ, LTZ]
     hours: Any = function_of(those.hours)
@@ -56,7 +56,7 @@ def test_descriptions_have_both_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", ["latest", "newest", "seconds", "seen"])
-def test_epochs_of_literal_rows(name: str) -> None:
+def test_epochs_of_literal_rows_keep_zones(name: str) -> None:
     """Aware datetimes stay aware, in UTC; naive ones stay naive."""
     function = connect(those)[name]
     arguments = ["v", "at"] if name == "latest" else ["at"]

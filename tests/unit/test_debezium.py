@@ -228,7 +228,7 @@ def test_changes_sum_up_to_the_table(mode: str) -> None:
     assert live(in_utc(rows(reader(ORDERS, WORDS[mode]), values(mode, "orders")))) == truth_in(mode, "orders")
 
 
-def test_large_values_that_were_not_sent() -> None:
+def test_large_values_that_were_not_sent_are_kept_or_refused() -> None:
     """With keys their columns are named, also in events with other names; but not for a key or a deleted row."""
     read = reader({"x": pa.int64(), "text": pa.string(), "tags": pa.list_(pa.string())}, keys=("x",))
     row = {"x": 1, "text": UNAVAILABLE, "tags": [UNAVAILABLE]}
@@ -243,7 +243,7 @@ def test_large_values_that_were_not_sent() -> None:
 
 
 @pytest.mark.parametrize("mode", ["default", "default-schema", "double-connect", "string-isostring"])
-def test_the_last_row_of_each_key(mode: str) -> None:
+def test_upserts_have_the_last_row_of_each_key(mode: str) -> None:
     """With keys the old rows are not needed."""
     words = WORDS[mode]
     last: dict[int, dict[str, Any]] = {}
@@ -550,7 +550,7 @@ def test_words_say_what_a_value_is_without_a_block(words: Any, value: Any, type_
         assert rows(read, [event("c", after={"x": value})])[0]["x"] == actual
 
 
-def test_flattened_events_with_their_operation() -> None:
+def test_flattened_events_may_have_their_operation() -> None:
     """`ExtractNewRecordState` with `add.fields` says what happened, and where in the log."""
     events = [
         {"x": 1, "y": 5, "__op": "r", "__lsn": 3},
@@ -585,7 +585,7 @@ def test_flattened_events_with_their_operation() -> None:
         {"schema": None, "payload": None},
     ],
 )
-def test_what_changes_no_row_is_skipped(message: Any) -> None:
+def test_events_that_change_no_row_are_skipped(message: Any) -> None:
     """Tombstones, messages, heartbeats, markers of transactions, changes of the schema, and other tables."""
     assert rows(reader({"x": pa.int64()}, table="inv.t"), [message, event("c", after={"x": 7})]) == [
         {"row_kind": "+I", "x": 7}
@@ -743,7 +743,7 @@ def test_doubles_are_exact(value: float, is_described: bool) -> None:
     assert rows(reader({"x": pa.float64()}), [message]) == [{"row_kind": "+I", "x": value}]
 
 
-def test_names_and_missing_columns() -> None:
+def test_names_match_as_the_session_compares_them() -> None:
     """Names match as the session compares them; a column that was added later may be NULL."""
     assert rows(reader({"X": pa.int64()}), [event("c", after={"x": 7})]) == [{"row_kind": "+I", "X": 7}]
     with pytest.raises(RejectedError, match="lacks the column X"):
@@ -801,7 +801,7 @@ def test_flattened_events_of_other_tables_are_left_out() -> None:
     assert [row["x"] for row in rows(reader({"x": pa.int64()}, keys=("x",), table="inv.t"), events)] == [1, 4]
 
 
-def test_rows_that_are_none_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_no_objects_are_refused_without_msgspec(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is optional; without it such an event was an error of Python."""
     monkeypatch.setattr(debeziumjson, "_MSGSPEC", None)
     with pytest.raises(RejectedError, match="the row of an event is not an object"):
@@ -872,7 +872,7 @@ def test_events_that_are_refused_are_dead_letters() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, ("id",)])
-def test_events_without_their_known_heads(keys: Any) -> None:
+def test_events_without_their_known_heads_have_the_same_rows(keys: Any) -> None:
     """Rows and errors are the same as for the whole events, of which Spark has cut what it knew: in all, or in some."""
     event_bytes = [each and each.encode() for each in values("default-schema", "orders")][:30]
     first = next(each for each in event_bytes if each)
@@ -918,7 +918,7 @@ def test_events_without_their_known_heads(keys: Any) -> None:
         b"\0\0\0\0\x05abc",
     ],
 )
-def test_what_concerns_all_events_is_no_dead_letter(message: Any) -> None:
+def test_an_error_of_all_events_is_no_dead_letter(message: Any) -> None:
     """A truncated table keeps no row, and wrong settings of the connector spoil each event."""
     with pytest.raises(RejectedError):
         rows(reader({"x": pa.int64()}, keys=("x",), isolates=True), [message])
@@ -1148,7 +1148,7 @@ OPTIONAL, REQUIRED = {"type": "int64", "optional": True}, {"type": "int64", "opt
         ({"x": 1}, None, {"x": 1}, False),
     ],
 )
-def test_what_a_key_and_a_schema_block_tell(before: Any, columns: Any, key: Any, is_refused: bool) -> None:
+def test_keys_are_read_with_and_without_a_schema_block(before: Any, columns: Any, key: Any, is_refused: bool) -> None:
     """NULL in a column that may have it, zero in one that may not, a DEFAULT: what else could a connector know?"""
     message = event("d", before)
     if columns is not None:
@@ -1180,7 +1180,7 @@ def test_what_a_key_and_a_schema_block_tell(before: Any, columns: Any, key: Any,
         ({"x": None}, False),
     ],
 )
-def test_deletes_of_which_nothing_tells_the_key(before: Any, is_refused: bool) -> None:
+def test_deletes_without_a_known_key_are_refused(before: Any, is_refused: bool) -> None:
     """One column with a value, and others of NULL and zero, passed; their invented values were retracted."""
     assert len(rows(reader({"x": pa.int64()}, has_whole_rows=True), [event("d", before)])) == 1
     if is_refused:
@@ -1190,7 +1190,7 @@ def test_deletes_of_which_nothing_tells_the_key(before: Any, is_refused: bool) -
         assert len(rows(reader({"x": pa.int64()}), [event("d", before)])) == 1
 
 
-def test_deletes_with_members_named_as_those_of_a_schema_block() -> None:
+def test_deletes_may_have_members_named_as_in_a_schema_block() -> None:
     """An event with an operation is read itself; its member `payload` was taken for it, an AttributeError."""
     message = {**event("d", {"x": 1, "y": 2, "z": "ann"}), "payload": None, "schema": None}
     assert rows(reader({"x": pa.int64()}), [message]) == rows(reader({"x": pa.int64()}), [event("d", {"x": 1})])
@@ -1257,7 +1257,7 @@ def test_names_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_tombstones_delete_with_keys(batch_rows: int) -> None:
+def test_tombstones_delete_the_rows_of_their_keys(batch_rows: int) -> None:
     """At the position of the message before, or the next one: the delete may have been compacted away."""
     block = {"type": "struct", "name": "shop.inv.t.Key", "fields": [{"field": "x", "type": "int64"}]}
     put = [event("c", after={"x": x}, source={"lsn": lsn}) for x, lsn in enumerate((5, 7))]
@@ -1292,7 +1292,7 @@ def test_a_tombstone_behind_a_batch_of_plain_changes_has_its_last_position() -> 
     ]
 
 
-def test_tombstones_of_other_tables_delete_nothing() -> None:
+def test_tombstones_of_other_tables_delete_no_row() -> None:
     """With `table=`, the schema block of a key says whose it is; without it, nothing does."""
 
     def event_of_table(name: str) -> Any:

@@ -51,7 +51,7 @@ class Strict(Total):
         return total - value * weight
 
 
-def test_signatures_and_fingerprints() -> None:
+def test_defaults_are_in_signatures_and_fingerprints() -> None:
     """A call with all arguments is the call of earlier releases; a changed default changes the other one."""
     function: Any = function_of(scaled)
     assert function.signature == "scaled(x BIGINT, factor BIGINT DEFAULT 10, offset BIGINT DEFAULT 1) -> BIGINT"
@@ -144,7 +144,7 @@ def test_arguments_behind_keys_of_prefetch_may_be_left_out() -> None:
     assert function.signature.startswith("of_default(key STRING, by BIGINT DEFAULT 5)")
 
 
-def test_names() -> None:
+def test_named_arguments_may_leave_out_defaults() -> None:
     call = connect(scaled)
     assert call("a", offset="b + 1", factor="c").arguments == ("a", "c", "b + 1")
     with pytest.raises(RejectedError, match="is given offset without factor, which comes before it; give factor, too"):

@@ -321,7 +321,7 @@ def test_adapted_classes_are_interpreted() -> None:
     assert folding_of_class.reason.startswith("its class is adapted from flink (flink_functions.py:")
 
 
-def test_migration_of_a_handler() -> None:
+def test_handlers_migrate_states() -> None:
     """`migrate` of a handler takes and returns states."""
 
     class Migrated(other_functions.PythonSum):
@@ -382,7 +382,7 @@ def test_declared_states_are_tuples() -> None:
     assert second.changelog[-1][1] == {"it": 3.0}
 
 
-def test_what_engines_ignore_is_ignored() -> None:
+def test_methods_that_engines_ignore_are_ignored() -> None:
     """PyFlink ignores what accumulate returns; here it would be the new accumulator."""
 
     class Returns(flink_functions.WeightedAvg):
@@ -517,7 +517,7 @@ class TypedLetters(Letters):
 
 
 @pytest.mark.parametrize("cls", [TypedLetters, Letters])
-def test_a_key_that_a_map_view_of_pyflink_does_not_have(cls: type) -> None:
+def test_a_map_view_of_pyflink_returns_none_for_a_missing_key(cls: type) -> None:
     """It is None for `get`, and nothing to `remove`, as in the views of a job of PyFlink; also after a restore."""
     function = connect([aggregate_of(cls, name="letters", input_types=["STRING"])])["letters"]
     rows = [{"x": each} for each in "aba"]
@@ -526,7 +526,7 @@ def test_a_key_that_a_map_view_of_pyflink_does_not_have(cls: type) -> None:
     assert [epoch.changelog[-1][1] for epoch in epochs] == [{"it": 2}, {"it": 3}]
 
 
-def test_types_of_pyflink() -> None:
+def test_each_type_of_pyflink_has_an_arrow_type() -> None:
     """Each type has an Arrow type; lengths and nullability have no effect."""
     fields = [
         DataTypes.FIELD("a", DataTypes.ARRAY(DataTypes.INT())),
@@ -541,7 +541,7 @@ def test_types_of_pyflink() -> None:
     )
 
 
-def test_the_context_of_pyflink() -> None:
+def test_open_gets_the_context_of_pyflink() -> None:
     """`open` gets PyFlink's context: parameters of the job and groups of metrics."""
     metric_calls: list[tuple[str, str, float]] = []
 

@@ -186,7 +186,7 @@ def test_lookups_end_with_whatever_changes_in_place(
         ),
     ],
 )
-def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
+def test_objects_that_may_have_changed_are_followed_anew(
     expression: str, setup: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists, slots and unknown descriptors may have other values, so such lookups never hold."""

@@ -47,7 +47,7 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
     assert excinfo.value.code == "STATE_MISMATCH"
 
 
-def test_distinct_filter_and_skipped_nulls_together() -> None:
+def test_distinct_filter_and_skipped_nulls_work_together() -> None:
     """Rows are folded if their FILTER is true and no argument is NULL (with skip_nulls); equal ones once."""
     batch = pa.RecordBatch.from_pydict(
         {

@@ -233,7 +233,7 @@ STEP = st.one_of(
     retracts=st.booleans(),
     inline=st.sampled_from([0, 2, 100]),
 )
-def test_outputs_are_those_of_all_rows(steps: list[Any], retracts: bool, inline: int) -> None:
+def test_outputs_equal_those_of_states_with_all_rows(steps: list[Any], retracts: bool, inline: int) -> None:
     """Whatever the split, the barriers, the checkpoints and the prefetch; rows may be retracted before insertion."""
     driver = Driver(COLUMNS, CALLS, inline=inline) if retracts else Driver(appended_schema(), APPENDING, inline=inline)
     run(driver, steps)
@@ -279,7 +279,7 @@ def test_other_engines_get_states_with_all_rows() -> None:
     ],
     ids=["cannot retract", "ordered", "materialized", "no key", "has views"],
 )
-def test_calls_whose_states_have_all_rows(call: Call) -> None:
+def test_some_calls_keep_states_with_all_rows(call: Call) -> None:
     """A value that needs all rows, and rows that cannot be keys: as for engines that do not keep views."""
     columns = COLUMNS.append(pa.field("l", pa.list_(pa.int64())))
     result = open_reply(call, columns=columns)
@@ -310,7 +310,7 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
 @pytest.mark.parametrize(
     ("type_", "values"), VALUES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else ""
 )
-def test_types_of_rows(type_: pa.DataType, values: list[Any]) -> None:
+def test_rows_of_each_type_are_found_again(type_: pa.DataType, values: list[Any]) -> None:
     """Values of each type are found again as entries, also NULL; the zone of a timestamp changes nothing."""
     columns = pa.schema([("slot", pa.int32()), ("v", type_)])
     array = pa.array([*values, *values, None, None], type_)
@@ -346,7 +346,7 @@ def test_types_of_rows(type_: pa.DataType, values: list[Any]) -> None:
     ],
     ids=str,
 )
-def test_types_that_cannot_be_keys(type_: pa.DataType) -> None:
+def test_rows_of_types_that_cannot_be_keys_stay_in_states(type_: pa.DataType) -> None:
     """Rows with such values stay in states as a whole."""
     assert key_type(type_) is None
 

@@ -88,7 +88,7 @@ def test_states_that_the_store_does_not_take_name_the_group(monkeypatch: pytest.
         assert "given 17 MiB of states, probably because its memory is used up. Keep large" in excinfo.value.message
 
 
-def test_states_that_no_array_holds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_that_no_array_holds_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch whose groups have too many bytes is refused with what helps. Other errors of Arrow stay."""
     layout, exchange, table = _bucket()
     BucketEpoch(exchange, layout, table, is_strict=True).run(iter([_block(layout, [INSERT])]))

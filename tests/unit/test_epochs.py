@@ -21,7 +21,7 @@ def changelogs(*epochs: list[Any], keys: list[str] | None = None, **aggregates: 
     return [epoch.changelog for epoch in run_epochs(aggregates, epochs, keys=keys or [])]
 
 
-def test_a_call_without_columns_and_a_query_without_keys() -> None:
+def test_calls_without_columns_and_queries_without_keys_are_folded() -> None:
     """Rows are counted without using a column, in each epoch, with and without row kinds."""
     count = FUNCTIONS["count"]
     rows = [[{"v": 1}, {"v": 2}], [("-D", {"v": 1})], [("-D", {"v": 2}), ("-D", {"v": 2})], []]
@@ -37,7 +37,7 @@ def test_a_call_without_columns_and_a_query_without_keys() -> None:
     assert changelogs([{}, {}], n=count()) == [[("+I", {"n": 2})]]
 
 
-def test_a_changelog_from_its_middle() -> None:
+def test_a_changelog_may_begin_in_its_middle() -> None:
     """In a group without rows the new row stays; the old one, which never came, is counted, or refused if strict."""
     total, different = FUNCTIONS["sum"], FUNCTIONS["count"]
     calls = {"total": total("v"), "n": different("v").distinct()}
@@ -71,7 +71,7 @@ def test_strict_epochs_refuse_a_retraction_without_a_row() -> None:
     assert (excinfo.value.code, excinfo.value.group) == ("CANNOT_RETRACT", {"k": "ann"})
 
 
-def test_an_empty_first_epoch() -> None:
+def test_a_first_epoch_may_be_empty() -> None:
     """Without keys the group exists from the first epoch on; groups with keys exist when they have rows."""
     count = FUNCTIONS["count"]
     assert changelogs([], [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
@@ -81,7 +81,7 @@ def test_an_empty_first_epoch() -> None:
     assert changelogs([], [], keys=["k"], total=FUNCTIONS["sum"]("v")) == [[], []]
 
 
-def test_a_key_that_is_always_null() -> None:
+def test_a_key_may_always_be_null() -> None:
     """A column with only NULLs has no type of its own, and can be a key."""
     assert changelogs([{"k": None}], [{"k": None}], keys=["k"], n=FUNCTIONS["count"]()) == [
         [("+I", {"k": None, "n": 1})],
@@ -99,7 +99,7 @@ def test_columns_may_be_called_slot_and_kind() -> None:
     assert changes == [[("+I", {"slot": 1})]]
 
 
-def test_an_output_is_not_called_like_a_key() -> None:
+def test_an_output_called_like_a_key_is_refused() -> None:
     """An output with the name of a key would hide it."""
     with pytest.raises(RejectedError, match="'k' is a key and an output") as excinfo:
         changelogs([{"k": 1}], keys=["k"], k=FUNCTIONS["count"]())
@@ -140,7 +140,7 @@ def test_nothing_is_cut_off_a_value(value: Any, type_: str) -> None:
     assert run_over({"n": FUNCTIONS["sum"]("v")}, [{"v": 2.0}], types={"v": "BIGINT"})[0]["n"] == 2
 
 
-def test_what_is_no_call_is_refused_in_words() -> None:
+def test_an_object_that_is_no_call_is_refused_in_words() -> None:
     """A function that is not called, no dict, and a text in place of a list of names have a remedy."""
     total: Any = FUNCTIONS["sum"]
     rows = [{"k": 1, "v": 1}]
@@ -171,7 +171,7 @@ class Thing:
         (7, r"the row 7 is no dict; give each row as a dict of its columns"),
     ],
 )
-def test_rows_that_no_engine_could_have(row: Any, message: str) -> None:
+def test_rows_that_no_engine_could_have_are_refused(row: Any, message: str) -> None:
     """All ways to run rows without an engine name column, row and value; none leaks an error of Arrow."""
     calls = {"n": FUNCTIONS["sum"]("v")}
     at = {"at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)}
@@ -289,7 +289,7 @@ def test_columns_of_nanoseconds_give_values_of_python(value: Any) -> None:
     assert repr(epoch.states) == repr({(key,): {"m": {"value": value, "seen": True}}})
 
 
-def test_floats_of_16_bits() -> None:
+def test_floats_of_16_bits_are_keys_arguments_and_results() -> None:
     """They are keys, arguments and results, and NaN is equal to itself."""
     nan = np.float16("nan")
     rows = [{"v": np.float16(1.5)}, {"v": None}, {"v": nan}]
@@ -307,7 +307,7 @@ def test_floats_of_16_bits() -> None:
 
 
 @pytest.mark.skipif(JSON is None, reason="Arrow has JSON since 19")
-def test_json_in_states() -> None:
+def test_json_is_kept_in_states() -> None:
     """JSON is a state, a key and DISTINCT, also in the first epoch, in which no state is known."""
     rows = [{"v": text} for text in ('{"a":1}', "[2]", '{"a":1}')]
     types, count = {"v": JSON}, FUNCTIONS["count"]

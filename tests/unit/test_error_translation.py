@@ -57,7 +57,7 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
         ("grpc+tls://h:1", "SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong version number", "grpc://"),
     ],
 )
-def test_what_fails_to_connect_says_what_to_do(url: str, message: str, remedy: str) -> None:
+def test_a_failed_connection_is_an_error_that_says_what_to_do(url: str, message: str, remedy: str) -> None:
     """A failed handshake says which option to change, a refused connection what to wait for. No preamble of Flight."""
     error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {message}")
     translated_error = translate_error(error, url=url, deadline_s=1)
@@ -86,7 +86,7 @@ def test_our_own_cancellation_is_a_deadline() -> None:
     assert "2.5 s" in error.message
 
 
-def test_what_is_not_flights_stays() -> None:
+def test_errors_that_are_not_of_flight_stay() -> None:
     """Bugs and interrupts are not converted to transport errors."""
     error = KeyError("bug")
     assert translate_error(error, url=URL, deadline_s=1) is error

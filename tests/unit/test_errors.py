@@ -39,7 +39,7 @@ def test_every_class_is_tried() -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_pickles(error: FoldflightError) -> None:
+def test_pickled_errors_keep_what_they_tell(error: FoldflightError) -> None:
     """A pickled error has its class, its text, and all that it tells, such as its code and notes."""
     error.add_note("a note")
     read = pickle.loads(pickle.dumps(error))
@@ -47,7 +47,7 @@ def test_pickles(error: FoldflightError) -> None:
     assert (str(read), read.args, vars(read)) == (str(error), error.args, vars(error))
 
 
-def test_refusal_by_spark() -> None:
+def test_pickled_errors_of_spark_keep_place_and_condition() -> None:
     """The pickle of Spark's refusal has its place and condition, and leaves Spark's own error behind."""
     spark = AnalysisException("no such table", errorClass="TABLE_OR_VIEW_NOT_FOUND", messageParameters={})
     read = pickle.loads(pickle.dumps(RefusedBySparkError(_SQL, spark)))

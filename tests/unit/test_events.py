@@ -109,7 +109,7 @@ def test_rows_without_kinds_set_values() -> None:
         (("+I", 1, "__debezium_unavailable_value"), "the column name has the value '__debezium_unavailable_value'"),
     ],
 )
-def test_what_readers_would_take_for_something_else_is_refused(change: Any, message: str) -> None:
+def test_values_that_readers_would_take_for_others_are_refused(change: Any, message: str) -> None:
     """With the column and the value."""
     rows = pa.RecordBatch.from_arrays(
         [pa.array([each], type_) for each, type_ in zip(change, (pa.string(), *TYPES), strict=True)] + [pa.array([1])],
@@ -143,7 +143,7 @@ def test_what_readers_would_take_for_something_else_is_refused(change: Any, mess
     ],
     ids=lambda each: str(each.type) if isinstance(each, pa.Array) else "",
 )
-def test_values_of_json(array: pa.Array, expected_texts: list[Any]) -> None:
+def test_values_of_json_have_the_form_of_their_schema_block(array: pa.Array, expected_texts: list[Any]) -> None:
     """Each type as its schema block describes it, also of a part of an array."""
     assert _encoder(array.type)(array) == expected_texts
     assert _encoder(array.type)(array.slice(1)) == expected_texts[1:]
@@ -158,7 +158,7 @@ def test_values_of_json(array: pa.Array, expected_texts: list[Any]) -> None:
         (pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers()), "a text is not UTF-8"),
     ],
 )
-def test_values_that_no_event_holds(array: pa.Array, message: str) -> None:
+def test_values_that_no_event_holds_are_refused(array: pa.Array, message: str) -> None:
     """They are refused, and not written as something else."""
     with pytest.raises(ValueError, match=message):
         _encoder(array.type)(array)

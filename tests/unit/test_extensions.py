@@ -207,7 +207,7 @@ def test_each_room_is_in_the_table_and_has_a_readme() -> None:
             assert part in readme, room
 
 
-def test_what_a_room_lacks_is_not_said_of_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_not_told_as_a_missing_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The room is there, and a package that it imports is not."""
     room_file = tmp_path / "broken_room.py"
     room_file.write_text("import package_that_is_nowhere")

@@ -204,7 +204,7 @@ def test_a_failed_slot_is_empty_after_the_barrier() -> None:
     ("value", "why"),
     [(MERGE_15, "15 cannot be borne"), (LOAD_18, "18 cannot be borne"), (SHOW_16, "16 cannot be borne")],
 )
-def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> None:
+def test_states_that_cannot_be_merged_loaded_or_shown_fail_their_slot(value: int, why: str) -> None:
     """If merge, deserialize or get_value raises, only that slot fails, and other states are merged."""
     fold = new_fold(TOUCHY)
     sound, bad = state_of([1]), state_of([value])
@@ -216,7 +216,7 @@ def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> N
     assert results_by_slot(fold.collect()) == {0: 1, 1: why, 2: 2}
 
 
-def test_many_that_cannot_be_saved_or_shown() -> None:
+def test_many_slots_that_cannot_be_saved_or_shown_fail_alone() -> None:
     """If serialize and get_value raise for some of many slots, only those fail."""
     fold = new_fold(TOUCHY)
     values = {slot: SAVE_17 if slot % 7 == 3 else SHOW_16 if slot % 11 == 5 else slot + 100 for slot in range(200)}
@@ -228,7 +228,7 @@ def test_many_that_cannot_be_saved_or_shown() -> None:
     assert batch.column("state_0").null_count == sum(value < 100 for value in values.values())
 
 
-def test_results_that_do_not_fit_and_accumulators_that_cannot_be_made() -> None:
+def test_wrong_results_and_accumulators_fail_their_slot() -> None:
     """OVERFLOW of a result, and a create_accumulator that raises, are isolated, too."""
     fold = new_fold(Call("small", ("v",)))
     fold.fold(chunk((0, INSERT, 100), (1, INSERT, 100), (1, INSERT, 100), (2, INSERT, 27)))
@@ -278,7 +278,7 @@ def test_the_first_error_of_a_slot_stays() -> None:
     assert results_by_slot(one.collect()) == {0: "13 cannot be folded"}
 
 
-def test_what_cannot_be_saved_now_may_be_later() -> None:
+def test_a_state_that_cannot_be_saved_now_may_be_saved_later() -> None:
     """At a checkpoint no slot fails: its error is raised, and the barrier returns the slots as they are then."""
     fold = new_fold(TOUCHY)
     fold.fold(chunk((0, INSERT, SAVE_17), (0, INSERT, 1)))
@@ -298,7 +298,7 @@ def test_forgotten_slots_have_not_failed() -> None:
     assert results_by_slot(fold.collect()) == {0: 1}
 
 
-def test_what_authors_say_fits() -> None:
+def test_messages_of_authors_are_cut_to_fit() -> None:
     """Messages are bounded, and text that is not valid UTF-8 is escaped."""
     fold = new_fold(TOUCHY)
     error = FunctionError("USER_CODE", "\ud800" + "x" * 10_000, function="touchy", slot=0)
@@ -309,7 +309,7 @@ def test_what_authors_say_fits() -> None:
     assert len(row[ERROR]["message"]) == 4096
 
 
-def test_what_many_groups_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_many_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above a bound, groups still fail one by one with code and function, but with less text, until the barrier."""
     monkeypatch.setattr("foldflight.fold.failures._ALL_CHARS_MAX", 1000)
     fold = new_fold(TOUCHY)
@@ -384,7 +384,7 @@ def test_code_that_exits_ends_the_fold_not_the_process(method: str, monkeypatch:
         run()
 
 
-def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_exceptions_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception with megabytes of text becomes a short error, also without isolation."""
 
     def chatty(self: Touchy, accumulator: Values, value: int) -> None:

@@ -120,7 +120,7 @@ ROWS = r"the rows that a group keeps for weighted_avg .* have more than 2 GiB.* 
     ],
 )
 @pytest.mark.parametrize("raises", [True, False])
-def test_results_that_no_array_holds(
+def test_results_that_no_array_holds_are_refused(
     materialize: bool, large: Any, slot: int | None, reason: str, raises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the group whose state alone is too large, however Arrow says that it is."""
@@ -290,7 +290,7 @@ class Money:
         return accumulator
 
 
-def test_an_argument_that_does_not_fit_its_decimal() -> None:
+def test_an_argument_that_does_not_fit_its_decimal_is_refused() -> None:
     """It is OVERFLOW with the value and the row, unless FILTER leaves the row out. Isolated, its group alone fails."""
     calls = [Call("money", ("v", "w")), Call("count", ("v",))]
     rows = chunk((0, INSERT, 20, 1, None, True), (1, INSERT, 100, 7, None, False), (0, INSERT, None, 1, None, True))
@@ -305,7 +305,7 @@ def test_an_argument_that_does_not_fit_its_decimal() -> None:
     assert [row["error"] and row["error"]["code"] for row in fold.collect().to_pylist()] == [None, "OVERFLOW"]
 
 
-def test_values_after_each_row() -> None:
+def test_the_value_after_each_row_is_returned() -> None:
     """fold_each returns the value after every row, including filtered rows."""
     fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))
     rows = chunk(
@@ -413,7 +413,7 @@ def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
     assert excinfo.value.slot == 6
 
 
-def test_constructor_and_open_that_raise() -> None:
+def test_errors_of_constructor_and_open_are_named() -> None:
     """If a class cannot be instantiated or opened, the error is the author's."""
     for method_name in ("__init__", "open"):
         with pytest.raises(FunctionError, match="bad luck"):
@@ -423,7 +423,7 @@ def test_constructor_and_open_that_raise() -> None:
             )
 
 
-def test_results_of_the_wrong_type() -> None:
+def test_results_of_the_wrong_type_are_refused() -> None:
     """A result that cannot be cast is an error with function, value and slot."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken_class(get_value=lambda self, a: "many")])
     fold.fold(chunk((2, INSERT, 1)))
@@ -560,7 +560,7 @@ def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str
         (Call("weighted_avg", ("v", "w"), literals={"a": 1}), "has no direct argument 'a'", "SIGNATURE"),
     ],
 )
-def test_calls_that_do_not_fit(call: Call, message: str, code: str) -> None:
+def test_calls_that_do_not_fit_are_refused(call: Call, message: str, code: str) -> None:
     """A call that does not fit functions or columns is refused when it is bound."""
     with pytest.raises(RejectedError, match=message) as excinfo:
         new_fold(call)
@@ -674,7 +674,7 @@ def with_state(batch: pa.RecordBatch, state: bytes) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
-def test_binary_states_round_trip(function: type) -> None:
+def test_binary_states_are_loaded_and_merged(function: type) -> None:
     """Pickled and custom states are loaded and merged."""
     fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
     fold.fold(chunk((0, INSERT, 2), (0, INSERT, 3)))
@@ -749,7 +749,7 @@ def test_typed_states_of_another_type_are_refused() -> None:
         fold.merge_states(batch.select(["slot"]))
 
 
-def test_marks_come_back_after_they_were_taken() -> None:
+def test_changed_slots_are_marked_again_after_they_were_taken() -> None:
     """Slots that change again after a barrier, a checkpoint or Forget are returned again."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1, 0, 1], pa.int32())})
     fold = Fold(bind_calls(Registry(), [Call("count")], batch.schema))

@@ -84,7 +84,7 @@ def test_modes_are_known_once_the_exchange_is_open(transport: Counted, group_exc
         assert list(group_exchange.modes) == [Mode.VECTORISED]
 
 
-def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, group_exchange: GroupedExchange) -> None:
+def test_a_turn_does_not_see_the_groups_of_the_one_before(transport: Counted, group_exchange: GroupedExchange) -> None:
     """Each turn starts with empty slots, in the same exchange."""
     groups = Groups(layout(transport))
     with group_exchange.turn(groups):

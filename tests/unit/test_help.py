@@ -64,7 +64,7 @@ def test_signatures_take_what_calls_take() -> None:
     assert functions.scaled(*bound.args, **bound.kwargs) == functions.scaled("v", start=5)
 
 
-def test_help_of_a_single_function() -> None:
+def test_help_of_a_single_function_shows_its_docstring() -> None:
     only = connect(scaled)
     assert "Scale a number." in pydoc.render_doc(only, renderer=PLAIN)
     assert str(inspect.signature(only)) == "(x: BIGINT, factor: BIGINT = ...) -> BIGINT"

@@ -176,7 +176,7 @@ def test_the_files_are_bounded_and_the_unused_go_first(tmp_path: Path) -> None:
     assert cache.get("large") is None
 
 
-def test_what_is_mapped_outlives_its_file(tmp_path: Path) -> None:
+def test_mapped_bytes_outlive_their_file(tmp_path: Path) -> None:
     """A run that another process removes stays readable while it is mapped."""
     cache = HostCache(tmp_path, bytes_max=1 << 20)
     cache.put("a", b"x" * 10_000)
@@ -215,7 +215,7 @@ def _work(folder: str, seed: int) -> None:
                 assert data is None or data.to_pybytes() == expected
 
 
-def test_the_folder_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_belongs_to_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is made for this user only; one that others can write to, a link and a file are refused."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = private_folder()

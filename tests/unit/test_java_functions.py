@@ -86,7 +86,7 @@ def test_a_class_becomes_a_function(weighted_avg: Function) -> None:
     assert "functions.jar" in weighted_avg.doc
 
 
-def test_it_folds_and_skips_nulls_of_primitives(weighted_avg: Function) -> None:
+def test_a_class_folds_and_skips_nulls_of_primitives(weighted_avg: Function) -> None:
     """Rows are added and retracted; a row with NULL for a primitive parameter is not given to the class."""
     result = fold_columns(
         weighted_avg,
@@ -101,7 +101,7 @@ def test_it_folds_and_skips_nulls_of_primitives(weighted_avg: Function) -> None:
     assert result.column("output_0").to_pylist() == [20, 7]
 
 
-def test_it_is_sent_with_its_jar(weighted_avg: Function) -> None:
+def test_a_class_is_sent_with_its_jar(weighted_avg: Function) -> None:
     """Another process gets the bytes of the jar; the file is not needed there."""
     (copy,) = unpickled_copy([weighted_avg])
     assert isinstance(copy, Function)
@@ -113,7 +113,7 @@ def test_it_is_sent_with_its_jar(weighted_avg: Function) -> None:
     assert methods.get_value(accumulator) == 5
 
 
-def test_versions_live_side_by_side(tmp_path: Path, weighted_avg: Function) -> None:
+def test_two_versions_of_a_class_can_be_loaded_at_once(tmp_path: Path, weighted_avg: Function) -> None:
     """Two jars have classes of the same name; each function has its own, and the author's VERSION and NAME."""
     other = WEIGHTED_AVG.replace("acc.sum / acc.count", "-acc.sum / acc.count").replace(
         "public class WeightedAvg {",
@@ -195,7 +195,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_mistakes_of_authors(tmp_path: Path, message: str) -> None:
+def test_a_class_that_is_no_function_is_refused_with_the_remedy(tmp_path: Path, message: str) -> None:
     """A class that is not a function is refused when it is loaded, with the reason and the remedy."""
     with pytest.raises(RejectedError, match=re.escape(message)) as excinfo:
         function_of(tmp_path, MISTAKES[message])
@@ -211,7 +211,7 @@ LOADING = {
 
 
 @pytest.mark.parametrize("message", LOADING)
-def test_a_class_that_raises_while_it_is_read(tmp_path: Path, message: str) -> None:
+def test_a_class_that_raises_while_it_is_read_is_named(tmp_path: Path, message: str) -> None:
     """An exception of the constructor, which isDeterministic needs, or of a static field is an error of loading."""
     more = LOADING[message] + " public boolean isDeterministic() { return true; }"
     with pytest.raises(RejectedError, match=re.escape(message)) as excinfo:
@@ -219,7 +219,7 @@ def test_a_class_that_raises_while_it_is_read(tmp_path: Path, message: str) -> N
     assert excinfo.value.code == "MODULE"
 
 
-def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
+def test_fields_and_jars_may_have_any_name(tmp_path: Path) -> None:
     """Fields may have names that Python reserves, a superclass may have some, and the jar may have a long name."""
     source = any_class(
         fields="public Integer from; public java.time.LocalDate is;",
@@ -249,7 +249,7 @@ FLINK = {
 }
 
 
-def test_a_class_that_extends_the_one_of_flink(tmp_path: Path) -> None:
+def test_a_class_may_extend_the_one_of_flink(tmp_path: Path) -> None:
     """What it inherits from Flink is not its own; an `open` of its own that only Flink can call is refused."""
     source = any_class().replace("class Any", "class Any extends org.apache.flink.table.functions.AggregateFunction")
     function = function_of(tmp_path / "a", source, beside=FLINK)
@@ -275,7 +275,7 @@ def test_retract_takes_lists_of_the_same_type(tmp_path: Path) -> None:
 
 
 @needs_javac
-def test_methods_of_a_superclass_that_is_not_public(tmp_path: Path) -> None:
+def test_methods_of_a_superclass_that_is_not_public_are_found(tmp_path: Path) -> None:
     """The compiler writes bridges for them; the methods are read where they were written."""
     source = any_class(arguments=", java.util.List<Long> v", body="state.count += v.size();")
     source = (
@@ -296,7 +296,7 @@ def test_methods_of_a_superclass_that_is_not_public(tmp_path: Path) -> None:
         ("String", '"\\ud83d"', "half of a surrogate pair"),
     ],
 )
-def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str, message: str) -> None:
+def test_values_that_python_does_not_have_are_refused(tmp_path: Path, type_: str, value: str, message: str) -> None:
     """Such a value in a state is an error of its group only."""
     source = any_class(
         fields=f"public {type_} odd; public long count;", arguments=", boolean is", body=f"if (is) state.odd = {value};"
@@ -307,7 +307,7 @@ def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str
     assert message in result[0]["error"]["message"]
 
 
-def test_missing_classes_and_jars(tmp_path: Path, weighted_avg: Function) -> None:
+def test_missing_classes_and_jars_are_named(tmp_path: Path, weighted_avg: Function) -> None:
     """The error for a missing class or jar names it, and the ones that exist."""
     archive = jar(tmp_path, WEIGHTED_AVG)
     for name, message in (
@@ -357,7 +357,7 @@ def test_out_of_memory_is_an_error_of_the_function(tmp_path: Path) -> None:
     assert function.instantiate({}).create_accumulator() is not None
 
 
-def test_the_authors_own_states(tmp_path: Path) -> None:
+def test_the_authors_own_states_are_bytes_with_a_checksum(tmp_path: Path) -> None:
     """The bytes of the author's `serialize` are the state, with a checksum."""
     more = """
     public byte[] serialize(State state) { return new byte[] {(byte) state.hidden}; }
@@ -374,7 +374,7 @@ def test_the_authors_own_states(tmp_path: Path) -> None:
     assert fold.collect().column("output_0").to_pylist() == [-2]
 
 
-def test_open_and_close(tmp_path: Path) -> None:
+def test_open_and_close_are_called(tmp_path: Path) -> None:
     """`open` gets the job parameters; `close` follows, and its exception is an error of the function."""
     more = """
     private long step;

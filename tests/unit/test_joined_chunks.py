@@ -74,7 +74,7 @@ def test_small_chunks_go_in_one_frame_before_the_next_other_frame() -> None:
     assert sent_frames(frames) == [["a", "b", "c"], Forget, ["d"], Barrier]
 
 
-def test_they_wait_for_a_number_of_rows_and_bytes_and_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_wait_for_enough_rows_or_bytes_or_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is full, or has waited, is sent at once, and a large chunk goes after the small ones before it."""
     monkeypatch.setattr(failover, "_SMALL_ROWS_MAX", 3)
     monkeypatch.setattr(failover, "_JOINED_ROWS_MAX", 4)

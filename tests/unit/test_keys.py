@@ -108,7 +108,7 @@ def keyed_batches(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[tuple[A
 
 
 @given(keyed_batches())
-def test_slots_are_those_of_a_dict(example: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
+def test_slots_equal_those_of_a_dict(example: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
     """Slots for any types and batches equal a dict's numbers, and `keys` returns the keys."""
     types, batches = example
     schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
@@ -171,7 +171,7 @@ class Hot:
 @pytest.mark.every_turn
 @examples(60)
 @given(many_keys(), st.sampled_from([0, 2_000, 10_000, 1 << 40]))
-def test_slots_of_many_keys_are_those_of_a_dict(example: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
+def test_slots_of_many_keys_equal_those_of_a_dict(example: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
     """However keys lie, however many come, and whenever compiled loops take over, slots are those that a dict gives."""
     type_, batches = example
     index = KeyIndex(pa.schema([("k", type_)]), Hot(hot_rows))
@@ -325,7 +325,7 @@ def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch)
     assert result == oracle([[(key,) for key in batch] for batch in [*batches, *batches]])
 
 
-def test_where_the_first_null_comes() -> None:
+def test_the_first_null_may_come_anywhere() -> None:
     """NULL gets its slot in the order of first appearance, before, between and after other new keys."""
     for batch, expected in (
         ([None, 5, 5, 6], [0, 1, 1, 2]),
@@ -338,7 +338,7 @@ def test_where_the_first_null_comes() -> None:
         assert index.keys().column("k").to_pylist() == [*dict.fromkeys(batch), 7]
 
 
-def test_sliced_columns() -> None:
+def test_sliced_columns_are_read_from_their_offset() -> None:
     """Columns with an offset into their buffers are read from there."""
     for values in (list("abcdef"), [1, 2, 3, 4, 5, 6], [decimal.Decimal(each) for each in range(6)], [True, False] * 3):
         column = pa.array(values)
@@ -347,7 +347,7 @@ def test_sliced_columns() -> None:
         assert index.slots([column[2:5]]).to_pylist() == oracle([[(values[0],)], [(each,) for each in values[2:5]]])[1]
 
 
-def test_one_row_of_each_nan_and_zero() -> None:
+def test_null_nan_and_zero_are_one_group_each() -> None:
     """NULL, any NaN and either zero are one group each, and are returned in canonical form."""
     index = KeyIndex(pa.schema([("x", pa.float64())]))
     bits = pa.array([0x7FF8000000000001, -1, 0x7FF8000000000000]).view(pa.float64())
@@ -377,7 +377,7 @@ def test_floats_within_keys_are_canonical(type_: pa.DataType, values: list[Any])
         assert repr(result.to_pylist()) == repr(part.to_pylist()).replace("-0.0", "0.0")
 
 
-def test_keys_of_chosen_slots() -> None:
+def test_keys_of_any_slots_are_returned() -> None:
     """`keys` accepts slots in any order, repeated, before and after more keys."""
     index = KeyIndex(pa.schema([("a", pa.string()), ("b", pa.int32())]))
     index.slots([pa.array(["x", "y"]), pa.array([1, None], pa.int32())])
@@ -401,7 +401,7 @@ def test_many_columns_do_not_overflow() -> None:
     assert index.slots(columns).to_pylist() == list(range(rows))
 
 
-def test_empty_batches() -> None:
+def test_empty_batches_have_no_slots() -> None:
     """An empty batch gives no slots, and an index without keys gives an empty batch."""
     index = KeyIndex(pa.schema([("a", pa.string()), ("n", pa.null())]))
     assert index.slots([pa.array([], pa.string()), pa.nulls(0)]).to_pylist() == []
@@ -498,7 +498,7 @@ def test_errors_name_a_group_of_a_date_beyond_9999() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_texts_with_a_dictionary(many: bool) -> None:
+def test_texts_with_a_dictionary_have_the_slots_of_texts_without(many: bool) -> None:
     """Texts with a dictionary have the slots of the same texts without one, whatever their dictionaries are."""
     rng = random.Random(1)
     texts = [None, "", *(f"text {number}" for number in range(5_000 if many else 5))]

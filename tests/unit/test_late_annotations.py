@@ -34,7 +34,7 @@ TESTS = [name for name in vars(as_texts) if name.startswith("test_")]
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="Python evaluates annotations where they are written")
 @pytest.mark.parametrize("name", TESTS)
-def test_as_if_they_were_texts(late: Any, name: str) -> None:
+def test_late_annotations_are_read_like_texts(late: Any, name: str) -> None:
     """What holds for annotations that are texts holds for those without the import."""
     if name == "test_the_state_is_typed_and_folded":
         for form in late.FORMS:

@@ -193,7 +193,7 @@ def test_the_state_is_typed_and_folded(form: str) -> None:
     assert [epoch.changelog[-1][1] for epoch in epochs] == [{"it": 5}, {"it": 10}]
 
 
-def test_scalar_and_table_functions() -> None:
+def test_results_and_rows_may_be_of_local_classes() -> None:
     """Results and rows may be of classes that are defined beside the function."""
 
     @dataclass

@@ -18,7 +18,7 @@ from foldflight.server.ops import endpoints
 from foldflight.server.run import workers
 
 
-def test_what_stays_is_asked_for_less_and_less_often() -> None:
+def test_memory_that_is_not_returned_is_asked_for_less_often() -> None:
     """Much unused memory is returned at once; memory that stays in use is not checked each time."""
     resident = 100 << 20
     now_s = 1000.0

@@ -75,7 +75,7 @@ def test_batches_of_equal_size_have_their_own_values() -> None:
     assert reader.batch_bytes > sizes[0]
 
 
-def test_empty_batches_beside_others() -> None:
+def test_empty_batches_are_read_each_time() -> None:
     """A batch without rows is read each time it comes, also directly after itself and after a batch with rows."""
     reader = BatchReader(1 << 20)
     reader.take(*split(SCHEMA.serialize()))
@@ -100,7 +100,7 @@ def test_a_compressed_batch_is_measured_each_time() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "clear"]), st.lists(st.integers(0, 9), max_size=20))))
-def test_a_set_of_slots_is_a_set(steps: list[tuple[str, list[int]]]) -> None:
+def test_slot_sets_behave_like_sets(steps: list[tuple[str, list[int]]]) -> None:
     """A SlotSet has what a Python set has after the same steps, also once it has all slots up to some."""
     slots, expected = SlotSet(), set[int]()
     for verb, numbers in steps:

@@ -14,14 +14,14 @@ from foldflight.functions import Registry
 @pytest.mark.parametrize(
     "folding", [*map(Folding, Mode), Folding(Mode.INTERPRETED, "accumulate has try: or with"), None]
 )
-def test_it_survives_its_way(folding: Folding | None) -> None:
+def test_a_mode_is_transmitted_with_its_reason(folding: Folding | None) -> None:
     """Mode and reason are transmitted unchanged, also a reason with a colon."""
     info = FunctionInfo.of(Registry()["count"], folding=folding)
     assert decode_info(encode_info(info)) == info
     assert info.folded == ("" if folding is None else str(folding))
 
 
-def test_the_text_is_that_of_version_1() -> None:
+def test_the_text_of_a_mode_has_not_changed_since_version_1() -> None:
     """Earlier engines and servers write and read the same texts."""
     info = FunctionInfo.of(Registry()["count"], folding=Folding(Mode.INTERPRETED, "its argument value is STRING"))
     assert pb.FunctionInfo.FromString(encode_info(info)).folded == "interpreted: its argument value is STRING"

@@ -154,7 +154,7 @@ class Everything:
         return f"{dict(accumulator['counts'])} {dict(accumulator['ones'])}"
 
 
-def test_all_that_pickle_writes_by_name_can_be_in_a_state() -> None:
+def test_objects_that_pickle_writes_by_name_can_be_in_a_state() -> None:
     """Nested and base classes, enums, named tuples, functions, static methods and the function's own class."""
     first = fold_values(there(Everything), 5, name="everything")
     again = fold_values(there(Everything), 5, states=state_of(first), name="everything")
@@ -254,7 +254,7 @@ def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
     assert excinfo.value.function == "nameless"
 
 
-def test_checks_run_what_spark_runs() -> None:
+def test_checks_run_the_form_that_spark_runs() -> None:
     """`check_laws` and `run_epochs` fold a function after it was pickled by value."""
     cls = define(RANGE)
     assert {result.law for result in check_laws(cls, examples=5) if result.passed is False} == set()
@@ -281,7 +281,7 @@ class Locked:
         return accumulator
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_an_object_that_cannot_be_shipped_is_named() -> None:
     """A function that refers to a lock is refused with function, method and variable, in Spark and in checks."""
     expected_message = (
         r"locked cannot be sent .*Locked\.accumulate: the variable LOCK is _thread\.lock, and it cannot be pickled"
@@ -296,7 +296,7 @@ def test_what_cannot_travel_is_named() -> None:
         assert (excinfo.value.code, excinfo.value.function) == ("SIGNATURE", "locked")
 
 
-def test_what_cannot_travel_is_found_wherever_it_is() -> None:
+def test_an_object_that_cannot_be_shipped_is_found_wherever_it_is() -> None:
     """In objects that a closure, a default, an attribute or a container refers to."""
     lock = threading.Lock()
 

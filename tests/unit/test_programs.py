@@ -214,7 +214,7 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None:
+def test_the_mode_of_a_function_is_known_without_compiling(cls: type, how: str) -> None:
     """Most reasons are found without compiling, and compiling gives the same answer."""
     assert mode_of(cls) == how
     assert warm(cls) == how
@@ -247,7 +247,7 @@ def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, wh
 
 
 @pytest.mark.every_turn
-def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_reasons_that_only_compiling_finds_are_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """A function without an obvious obstacle is "compiled when hot". If compiling fails, the reason is logged once."""
     programs = Programs(LoopStore(tmp_path))
     with caplog.at_level(logging.INFO, "foldflight"):
@@ -344,7 +344,7 @@ def test_a_loop_with_an_interpreted_get_value_is_not_compiled(monkeypatch: pytes
     assert loops_tried(LastPower, monkeypatch) == ["fold", "values"]
 
 
-def test_what_lies_between_a_loop_and_methods_is_compiled_within_the_loop() -> None:
+def test_functions_between_loop_and_methods_are_compiled_with_the_loop() -> None:
     """Each function that is compiled by itself is optimised again with all that it calls."""
     with install_recorder("numba:compile") as recorder:
         assert warm(WeightedAvg, Programs()) == "compiled"
@@ -393,7 +393,7 @@ def test_shipped_annotations_keep_their_meaning(tmp_path: Path, monkeypatch: pyt
     assert fold.collect().column("output_0").to_pylist() == [3]
 
 
-def test_the_listing_refuses_it(tmp_path: Path) -> None:
+def test_the_listing_names_code_that_cannot_be_compiled(tmp_path: Path) -> None:
     """`foldflight functions` prints one line with the reason."""
     (tmp_path / "module_that_must_compile.py").write_text(
         "from foldflight import udaf\n\n@udaf(compile=True)\nclass Must:\n    def create_accumulator(self) -> int:\n"
@@ -421,7 +421,7 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
             transport.describe(open_request)
 
 
-def test_the_listing_shows_it() -> None:
+def test_the_listing_shows_compiled_code() -> None:
     """Table and --json show how each function is folded, and why one is interpreted."""
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
     assert "interpreted because: accumulate uses with (" in shown.output

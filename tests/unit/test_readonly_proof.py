@@ -153,7 +153,7 @@ LOSSY = [InRepeatedHour, IntInFloat, IntAsText, DecimalAsText, BoolAsText, Numpy
 
 
 @pytest.mark.parametrize("cls", LOSSY, ids=lambda cls: cls.__name__)
-def test_what_is_taken_back_was_emitted(cls: type) -> None:
+def test_a_retracted_output_was_emitted_before(cls: type) -> None:
     """A state may have less than its accumulator: the value that is emitted is the state's, which is known later."""
     call = call_of(cls)
     epochs = run_epochs({"x": call("v")}, [[{"k": 1, "v": 2**53 + 1}], [{"k": 1, "v": -4}]], keys=["k"])
@@ -396,7 +396,7 @@ def test_operators_of_the_author_may_change_their_operands() -> None:
     [(cls, name) for cls in (Reads, Changes) for name in vars(cls) if not name.startswith("_")],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_what_only_reads_is_proven(cls: type, name: str) -> None:
+def test_methods_that_only_read_are_recognised(cls: type, name: str) -> None:
     """So most methods get their accumulators themselves, and those that may change them get copies."""
     proof = ReadFacts([cls, Part], {"values", "total", "limit"})
     assert proof.only_reads(getattr(cls, name)) == (cls is Reads)

@@ -172,7 +172,7 @@ def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.Mo
     assert "differs from that of the recording" not in run.output
 
 
-def test_another_group_than_the_one_that_failed(tmp_path: Path) -> None:
+def test_a_replay_of_another_group_is_not_called_a_change(tmp_path: Path) -> None:
     """That it does not fail is not said to be a change."""
     record(tmp_path, [*ROWS, BAD])
     run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio", "--group", "customer=c1")
@@ -568,7 +568,7 @@ def texts_of(value: Any) -> set[str]:
     return set().union(*map(texts_of, value)) if isinstance(value, (list, tuple)) else set()
 
 
-def test_frames_of_over_and_views_are_recorded(tmp_path: Path) -> None:
+def test_exchanges_of_over_and_views_are_recorded(tmp_path: Path) -> None:
     """Exchanges of OVER, with outputs after each row, and of views, replay as they were."""
     functions = connect([Ratio, CountDifferent], record=Recordings(str(tmp_path / "over"), of="all"))
     frame = functions["ratio"]("price", "qty").rows(None, 0)
@@ -702,7 +702,7 @@ def test_code_is_not_found_by_the_recording(tmp_path: Path) -> None:
         functions_for(read_recording(the_file(tmp_path)), [])
 
 
-def test_damaged_and_truncated_files(tmp_path: Path) -> None:
+def test_damaged_and_truncated_files_are_refused(tmp_path: Path) -> None:
     """Each truncation and each changed byte is a clear error with the file's name, and never another exception."""
     record(tmp_path, [*ROWS[:3], BAD])
     path = the_file(tmp_path)
@@ -850,7 +850,7 @@ def test_dead_letters_of_groups_without_rows_are_refused(tmp_path: Path) -> None
     assert "have no rows to replay: its groups failed without one" in run.output, run.exception
 
 
-def test_files_that_are_no_dead_letters(tmp_path: Path) -> None:
+def test_files_that_are_no_dead_letters_are_refused(tmp_path: Path) -> None:
     """The error says what is there instead."""
     assert "there is no such file or folder" in replay(tmp_path / "missing.parquet").output
     columns = {name: ["text"] for name in ("code", "function", "message", "row_kind", "row")}
@@ -1003,7 +1003,7 @@ def test_a_recording_of_another_program_needs_the_facts(about: Any, tmp_path: Pa
         read_recording(path)
 
 
-def test_a_masked_text_that_no_longer_fails(tmp_path: Path) -> None:
+def test_a_masked_text_that_no_longer_fails_is_told(tmp_path: Path) -> None:
     """The same class does not raise for masked texts: that is no success. A mended one may be."""
     rows = [{"customer": "c1", "text": text} for text in ("ann", "bob")]
     record(tmp_path, rows, function=recorded_functions.Initials, columns=("text",), mask=True)

@@ -38,7 +38,7 @@ def test_groups_that_are_all_different_have_no_bound() -> None:
         (2 * SEEN, SEEN, False, True),
     ],
 )
-def test_folding_pays(rows: int, groups: int, looks_ahead: bool, pays: bool) -> None:
+def test_rows_are_folded_if_that_reduces_them(rows: int, groups: int, looks_ahead: bool, pays: bool) -> None:
     """Rows are folded if they already share groups, or will before the memory is full."""
     assert Reduction(rows, groups).pays(ROOM, looks_ahead=looks_ahead) is pays
 

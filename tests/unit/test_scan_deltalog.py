@@ -25,7 +25,7 @@ def read(folder: Path, version: int) -> Snapshot:
     return result
 
 
-def test_versions(tmp_path: Path) -> None:
+def test_each_version_has_the_files_that_delta_rs_lists(tmp_path: Path) -> None:
     """Each version has the files of delta-rs, with and without a checkpoint before it."""
     for number in range(6):
         table = pa.table({"k": pa.array([number, number + 1]), "p": pa.array(["a b/%", None])})
@@ -78,7 +78,7 @@ def log(folder: Path, *commits: Sequence[Any]) -> int:
     return len(commits) - 1
 
 
-def test_removed_files(tmp_path: Path) -> None:
+def test_removed_files_are_left_out(tmp_path: Path) -> None:
     """In one commit, the order of adding and removing a file has no meaning; in two, it has."""
     first = [PROTOCOL, metadata(), add("a"), add("b"), add("c%20d")]
     file_with_deletions = add("b", deletionVector={"storageType": "u", "cardinality": 1})
@@ -96,7 +96,7 @@ def test_removed_files(tmp_path: Path) -> None:
     }
 
 
-def test_mapped_columns(tmp_path: Path) -> None:
+def test_columns_have_the_names_of_the_last_metadata(tmp_path: Path) -> None:
     """The columns of files have the names that the last metadata tells, also if there are numbers beside these."""
     column_metadata = {"delta.columnMapping.physicalName": "k", "parquet.field.id": 1}
     mapped_field = {**FIELD, "name": "x", "metadata": column_metadata}
@@ -126,14 +126,14 @@ def test_mapped_columns(tmp_path: Path) -> None:
         (["a"], "not as the protocol"),
     ],
 )
-def test_what_is_left_to_spark(actions: list[Any], why: str, tmp_path: Path) -> None:
+def test_logs_that_are_not_understood_are_left_to_spark(actions: list[Any], why: str, tmp_path: Path) -> None:
     """Unknown or malformed actions are errors."""
     version = log(tmp_path, [PROTOCOL, metadata()], actions)
     with pytest.raises(LogError, match=why):
         snapshot(str(tmp_path), version, LOCAL)
 
 
-def test_damage(tmp_path: Path) -> None:
+def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
     """A log that cannot be read, or lacks a checkpoint's part, is an error, and never an older version."""
     with pytest.raises(LogError, match="cannot be read"):
         snapshot(str(tmp_path / "none"), 0, LOCAL)
@@ -158,7 +158,7 @@ CHECKPOINT = pa.schema(
 )
 
 
-def test_checkpoints_in_parts(tmp_path: Path) -> None:
+def test_all_parts_of_a_checkpoint_count(tmp_path: Path) -> None:
     """All parts of a checkpoint count, and one with columns that are not known is an error."""
     version = log(tmp_path, [PROTOCOL, metadata(), add("a"), add("b"), add("c")])
     folder = tmp_path / "_delta_log"
@@ -177,7 +177,7 @@ def test_checkpoints_in_parts(tmp_path: Path) -> None:
             snapshot(str(tmp_path), version, LOCAL)
 
 
-def test_newest_checkpoint(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_counts(tmp_path: Path) -> None:
     """The newest checkpoint counts, whose commits may be gone; of its files it tells which have deleted rows."""
     version = log(tmp_path, [PROTOCOL, metadata()], [add("a")], [add("b")])
     folder = tmp_path / "_delta_log"
@@ -188,7 +188,7 @@ def test_newest_checkpoint(tmp_path: Path) -> None:
     assert {each.path: each.has_deleted_rows for each in read(tmp_path, version).files} == {"a": False, "b": True}
 
 
-def test_empty_texts_of_partitions(tmp_path: Path) -> None:
+def test_empty_texts_of_partitions_are_null(tmp_path: Path) -> None:
     """The protocol has an empty text for NULL, whatever the type of the column."""
     partitioned_metadata = metadata()
     partitioned_metadata["metaData"]["partitionColumns"] = ["k"]

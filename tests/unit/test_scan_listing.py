@@ -10,7 +10,7 @@ from pyspark.sql import types as st
 from foldflight.spark.scans.listing import UnreadableError, constant, path_of
 
 
-def test_addresses() -> None:
+def test_files_of_other_machines_are_not_looked_for() -> None:
     """A file of another machine is not looked for on this one, where another may have its path."""
     for address in ("file:///lake/a.parquet", "file:/lake/a.parquet", "/lake/a.parquet"):
         assert path_of(address, has_filesystem=False) == "/lake/a.parquet"
@@ -33,7 +33,7 @@ def test_addresses() -> None:
         (None, st.IntegerType(), None),
     ],
 )
-def test_constants(text: str | None, type_: st.DataType, value: object) -> None:
+def test_texts_of_partitions_are_read_in_one_way_only(text: str | None, type_: st.DataType, value: object) -> None:
     """There is one way to read these texts."""
     assert constant(text, st.StructField("p", type_)) == value
 
@@ -52,7 +52,7 @@ def test_constants(text: str | None, type_: st.DataType, value: object) -> None:
         ("1", st.DoubleType()),
     ],
 )
-def test_constants_that_spark_reads(text: str, type_: st.DataType) -> None:
+def test_texts_of_partitions_with_several_meanings_are_left_to_spark(text: str, type_: st.DataType) -> None:
     """Of a text that may be read in another way, or is none of the type, only Spark knows the value."""
     with pytest.raises(UnreadableError, match="by Spark only"):
         constant(text, st.StructField("p", type_))

@@ -91,7 +91,9 @@ def _groups(path: str, schema: pa.Schema) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize(("write", "decimals"), [(_arrow, 0), (_arrow_whole, 1), (_duckdb, 1), (_delta, 1)])
-def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_path: Path) -> None:
+def test_no_row_group_with_a_row_that_passes_is_left_out(
+    write: Callable[[pa.Table, Path], None], decimals: int, tmp_path: Path
+) -> None:
     """Of random predicates over random rows, no row group with a row that passes is left out."""
     left_out = dict.fromkeys(TYPES, 0)
     for seed in range(12):
@@ -120,7 +122,7 @@ def test_row_groups(write: Callable[[pa.Table, Path], None], decimals: int, tmp_
     assert {name for name, count in left_out.items() if count} == bounded_types
 
 
-def test_bounds_that_python_does_not_have(tmp_path: Path) -> None:
+def test_bounds_that_python_does_not_have_keep_the_row_group(tmp_path: Path) -> None:
     """A row group with a day after the year 9999 is read, because its bounds are not known."""
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"date": pa.array([0, 4_000_000], pa.date32())}), path)

@@ -111,7 +111,7 @@ def footer_of(path: Path, *columns: tuple[str, st.DataType], where: Predicate = 
 
 
 @pytest.mark.parametrize("store_schema", [True, False])
-def test_types(store_schema: bool, tmp_path: Path) -> None:
+def test_each_type_in_a_file_is_read_as_one_type_or_none(store_schema: bool, tmp_path: Path) -> None:
     """Of each type in a file there is one type of Spark, or none, as which it is read: Arrow would cast all others."""
     columns = [pa.array([None], type_) for type_, _ in READ]
     names = [str(index) for index in range(len(READ))]
@@ -133,14 +133,14 @@ def test_int96_is_an_instant() -> None:
             assert is_readable(physical, times, each) == (each == expected)
 
 
-def test_views_of_lists() -> None:
+def test_views_of_lists_are_left_to_spark() -> None:
     """Arrow's lists of other layouts are left to Spark."""
     if not hasattr(pa, "list_view"):
         pytest.skip("this version of Arrow has no views of lists")
     assert not is_readable("FLOAT", pa.list_view(pa.float32()), st.ArrayType(st.FloatType()))
 
 
-def test_names_that_are_there_twice(tmp_path: Path) -> None:
+def test_columns_that_are_there_twice_are_left_to_spark(tmp_path: Path) -> None:
     """Which of two columns of a name is meant, only Spark knows; and no column is taken for the items of another."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["v", "v"]), path)
@@ -154,7 +154,7 @@ DATES = (st.DateType(), st.TimestampType(), st.TimestampNTZType())
 SPARK = b"org.apache.spark.version"
 
 
-def test_calendars() -> None:
+def test_days_are_read_only_in_a_known_calendar() -> None:
     """Days are read only where the file or the session tells that they are counted in the calendar of today."""
     for type_ in DATES:
         for mode in ("EXCEPTION", "LEGACY", ""):
@@ -175,7 +175,7 @@ def test_calendars() -> None:
     ("version", "writer", "is_read"),
     [("4.1.1", "parquet-mr", True), (None, "parquet-mr", False), ("4.1.1", "parquet-cpp-arrow", False)],
 )
-def test_writers_of_int96(version: str | None, writer: str, is_read: bool, tmp_path: Path) -> None:
+def test_int96_is_read_only_of_spark(version: str | None, writer: str, is_read: bool, tmp_path: Path) -> None:
     """INT96 is read of Spark only: Flink writes by parquet-mr, too, and Arrow keeps what Spark tells of its version."""
     table = pa.table({"t": pa.array([0], pa.timestamp("us"))})
     if version:
@@ -193,7 +193,7 @@ def test_writers_of_int96(version: str | None, writer: str, is_read: bool, tmp_p
 @pytest.mark.parametrize(
     ("type_", "extent", "is_wide"), [("int", (1 << 31) - 1, False), ("int", 1 << 31, True), ("bigint", 1 << 31, False)]
 )
-def test_differences_of_duckdb(type_: str, extent: int, is_wide: bool, tmp_path: Path) -> None:
+def test_wide_differences_of_duckdb_are_left_to_spark(type_: str, extent: int, is_wide: bool, tmp_path: Path) -> None:
     """DuckDB writes differences of 32-bit numbers in up to 33 bits, of which Arrow reads no more than 32."""
     path = tmp_path / "a.parquet"
     least = -(1 << 30)
@@ -215,7 +215,7 @@ def test_differences_of_duckdb(type_: str, extent: int, is_wide: bool, tmp_path:
         (SimpleNamespace(has_min_max=True, min_raw=-1, max_raw=-1), False),
     ],
 )
-def test_differences_without_bounds(statistics: Any, is_wide: bool) -> None:
+def test_differences_without_bounds_are_left_to_spark(statistics: Any, is_wide: bool) -> None:
     """A chunk that does not tell its bounds may have any number."""
     assert _may_be_wide(SimpleNamespace(statistics=statistics, physical_type="INT32")) == is_wide
 
@@ -227,7 +227,7 @@ def rows(path: Path, type_: st.DataType, comparison: Comparison) -> Iterable[int
     return [group.rows for group in result.groups]
 
 
-def test_row_groups_without_bounds(tmp_path: Path) -> None:
+def test_row_groups_without_bounds_are_read(tmp_path: Path) -> None:
     """A row group that does not tell its bounds, or only of a kind that writers got wrong, is read."""
     path = tmp_path / "a.parquet"
     number, text = Comparison("v", "equal", (9,), pa.int64()), Comparison("s", "equal", ("z",), pa.string())
@@ -240,7 +240,7 @@ def test_row_groups_without_bounds(tmp_path: Path) -> None:
     assert rows(path, st.LongType(), number) == [2]
 
 
-def test_padded_texts() -> None:
+def test_texts_that_spark_pads_are_left_to_it() -> None:
     """Of a table with CHAR, as Delta's tells it by metadata, Spark pads texts that files have without blanks."""
     assert readable_type(st.StructField("c", st.StringType())) is not None
     field_metadata = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
@@ -249,6 +249,6 @@ def test_padded_texts() -> None:
         assert readable_type(st.StructField("c", type_)) is None
 
 
-def test_collations() -> None:
+def test_texts_with_a_collation_are_left_to_spark() -> None:
     """Texts with a collation are left to Spark, for which two of them may be equal that differ."""
     assert readable_type(st.StructField("c", st.StringType("UTF8_LCASE"))) is None

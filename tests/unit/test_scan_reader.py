@@ -72,7 +72,7 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
         list(batches)
 
 
-def test_files_with_other_numbers_of_rows(tmp_path: Path) -> None:
+def test_files_with_other_numbers_of_rows_are_refused(tmp_path: Path) -> None:
     """A file that gives fewer or more rows than its footer told is damaged, even if Arrow reads it."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": range(30)}), path)

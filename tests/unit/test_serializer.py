@@ -89,7 +89,7 @@ FULL = dataclasses.replace(
         (Annotated[datetime.datetime, "TIMESTAMPTZ"], [datetime.datetime(2013, 1, 1, tzinfo=UTC)]),
     ],
 )
-def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -> None:
+def test_restored_values_equal_the_stored_ones(annotation: Any, values: list[Any]) -> None:
     """Accumulators of any depth, empty and full, are restored from whole arrays and slices."""
     serializer = serializer_of_annotation(annotation)
     array = serializer.to_arrow(values)
@@ -109,7 +109,7 @@ def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -
         (datetime.date, datetime.datetime(2013, 1, 1, 5), "has a time"),
     ],
 )
-def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, message: str) -> None:
+def test_values_that_would_be_restored_differently_are_refused(annotation: Any, value: Any, message: str) -> None:
     """A value that a state would lose or change is an error when the state is written."""
     with pytest.raises(CastError, match=message):
         serializer_of_annotation(annotation).to_arrow([value])
@@ -135,7 +135,7 @@ def test_containers_without_typed_states_tell_those_that_have_them(annotation: A
 
 
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])
-def test_what_has_no_layout_says_so(annotation: Any) -> None:
+def test_annotations_without_a_layout_have_a_reason(annotation: Any) -> None:
     """A class that contains itself has no Arrow type, and uses another codec."""
     with pytest.raises(UnspecificAnnotation):
         serializer_of_annotation(annotation)
@@ -215,7 +215,9 @@ class Deeper(Inner):
         (Inner, Deeper(1, []), "Inner"),
     ],
 )
-def test_values_that_would_come_back_as_another_class(annotation: Any, value: Any, restored_class: str) -> None:
+def test_values_that_would_be_restored_as_another_class_are_refused(
+    annotation: Any, value: Any, restored_class: str
+) -> None:
     """A class that is derived from the annotated one has other methods: rows after a barrier would meet those."""
     expected = (
         f"would be restored as {restored_class}, whose methods are others; convert it to {restored_class}, or annotate "
@@ -245,7 +247,7 @@ def test_annotated_classes_are_pickled(annotation: Any) -> None:
     ],
     ids=str,
 )
-def test_times_that_are_finer_than_their_state(type_: pa.DataType, exact: Any, finer: Any) -> None:
+def test_times_that_are_finer_than_their_state_are_refused(type_: pa.DataType, exact: Any, finer: Any) -> None:
     """A state in seconds or milliseconds refuses microseconds, which Arrow cuts off."""
     other = exact + finer if isinstance(finer, datetime.timedelta) else exact.replace(microsecond=finer)
     for state_type, one, two in ((type_, exact, other), (pa.list_(type_), [exact], [exact, other])):

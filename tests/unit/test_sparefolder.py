@@ -54,7 +54,7 @@ def test_a_folder_of_a_killed_server_is_deleted_by_the_next_one(temporary: Path,
         assert list(temporary.iterdir()) == [folder]
 
 
-def test_what_may_be_in_use_or_belongs_to_others_stays(temporary: Path, logger: Logger) -> None:
+def test_folders_in_use_or_of_others_are_not_deleted(temporary: Path, logger: Logger) -> None:
     """That is the folder of a server that runs, one without a lock, one that others may write to, and a link."""
     unlocked_folder, shared_folder, link = (
         temporary / f"foldflight-compiled-{name}" for name in ("unlocked", "shared", "link")

@@ -86,7 +86,7 @@ def error_of_run(run: Run, *arguments: Any, **options: Any) -> FoldflightError:
     return excinfo.value
 
 
-def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
+def test_an_error_that_would_repeat_is_raised_before_the_task_runs(run: Any) -> None:
     """The second attempt raises the error of the first with the same text, without running the task."""
     first = error_of_run(run, 0, failure(ValueError("bad luck \udc80")).with_group({"k": "ann", "n": None}))
     second = error_of_run(run, 1, failure(ValueError("another")))
@@ -102,7 +102,7 @@ def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
     [failure(ConnectionError("gone")), failure(MemoryError()), RetryableError("UNREACHABLE", "gone")],
     ids=["network", "memory", "server"],
 )
-def test_what_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
+def test_an_error_that_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
     """Errors of networks, memory and servers may be temporary."""
     for number in (0, 1):
         assert error_of_run(run, number, error) is error
@@ -164,7 +164,7 @@ def test_outside_a_task_nothing_is_stored(folder: Path, monkeypatch: pytest.Monk
     assert HIDDEN not in os.environ
 
 
-def test_what_is_sent_says_whether_it_repeats() -> None:
+def test_a_sent_error_says_whether_it_repeats() -> None:
     """An engine knows of a server's error whether it repeats, unless the server is older."""
     for error in (failure(ValueError("bad")), failure(OSError("gone")), RetryableError("DRAINING", "later")):
         error_sent = decode_error(encode_error(error))

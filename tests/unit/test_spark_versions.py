@@ -181,7 +181,7 @@ def test_features_are_there_since_the_version_of_the_table(feature: Feature) -> 
     assert feature.remedy or feature.since == "3.5"
 
 
-def test_what_a_version_lacks_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_a_version_lacks_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the missing feature, the version that has it, the one that is here, and what to do."""
     monkeypatch.setattr(facts.pyspark, "__version__", "3.5.9")
     feature = Feature("doors", "4.7", lambda: False, "use a window")
@@ -301,7 +301,7 @@ def test_a_moved_checkpoint_gets_its_new_place(
     assert not metadata.with_name(".3.crc").exists()
 
 
-def test_a_moved_checkpoint_in_a_given_file_system(tmp_path: Path) -> None:
+def test_the_new_place_is_found_in_the_given_file_system(tmp_path: Path) -> None:
     """The place is the former one, or the place of a bucket; otherwise it is not known."""
     remote = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
     stored_checkpoint(tmp_path / "bucket" / "ck", "s3a://bucket/ck", OPERATOR.format("andas"))

@@ -32,7 +32,7 @@ def test_tokens_end_where_those_of_spark_do(text: str, kinds: str) -> None:
     ("text", "value"),
     [("'it''s'", "it's"), (r"'a\'b'", "a'b"), ("r'\\n'", "\\n"), ("$$ x $$", " x "), ("$f$ $$ $f$", " $$ ")],
 )
-def test_values_of_strings(text: str, value: str) -> None:
+def test_a_string_stands_for_its_characters(text: str, value: str) -> None:
     """A string stands for its characters."""
     assert tokens(text)[0].value == value
 
@@ -40,7 +40,7 @@ def test_values_of_strings(text: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "at"), [("SELECT 'x", 7), ("a `b", 2), ("/* x", 0), ("f(x", 1), ("f(x])", 3), ("x)", 1)]
 )
-def test_what_is_not_closed(text: str, at: int) -> None:
+def test_texts_that_are_not_closed_are_refused(text: str, at: int) -> None:
     """The error is at what has no end, or no beginning."""
     with pytest.raises(SqlError) as excinfo:
         Text(text)
@@ -53,7 +53,7 @@ def test_the_caret_is_below_the_place() -> None:
     assert str(error) == "no (line 2, column 2)\n  \tfoo(x)\n  \t^^^^^^"
 
 
-def test_blocks_and_clauses() -> None:
+def test_blocks_and_clauses_are_found() -> None:
     """Clauses begin at keywords in no parentheses; unions, tails, common tables and subqueries are found."""
     text = Text(
         "WITH t AS (SELECT 1 AS `from`) SELECT /*+ X */ DISTINCT a, (SELECT max(b) FROM u) FROM t WHERE x IS "
@@ -76,7 +76,7 @@ def test_blocks_and_clauses() -> None:
     assert len(list(query.walk())) == 4
 
 
-def test_parts_of_a_call() -> None:
+def test_the_parts_of_a_call_are_found() -> None:
     """DISTINCT, ORDER BY, WITHIN GROUP, FILTER and OVER."""
     text = Text("f(DISTINCT a + 1, g(b, c) ORDER BY d DESC, e NULLS LAST) FILTER (WHERE x > 1) OVER (ORDER BY y)")
     call = call_at(text, 0)

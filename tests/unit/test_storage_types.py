@@ -80,7 +80,7 @@ def test_a_result_of_more_than_38_digits_is_an_error() -> None:
         convert(pa.array([Decimal(10) ** 60], pa.decimal256(76, 0)), pa.decimal128(38, 0))
 
 
-def test_results_that_spark_cannot_show() -> None:
+def test_results_that_spark_cannot_show_are_refused() -> None:
     """An interval of months, days and nanoseconds is refused at any depth, with the name of its output."""
     for type_ in (INTERVAL, pa.list_(INTERVAL), pa.struct([("a", INTERVAL)]), pa.map_(pa.string(), INTERVAL)):
         with pytest.raises(RejectedError, match=r"the output late is .*INTERVAL.*, which Spark has no type for"):

@@ -153,7 +153,7 @@ def test_damaged_files_are_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "is damaged; its code is compiled again" in caplog.text
 
 
-def test_what_others_may_write_to_is_neither_read_nor_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A folder that others may write to is not used, which is logged once."""
     store = LoopStore(tmp_path / "foldflight")
     loop, other = store.loop("a digest", "fold"), store.loop("a digest", "merge")

@@ -111,7 +111,7 @@ def test_floats_are_canonical_keys() -> None:
     ],
     ids=str,
 )
-def test_types_that_hold_others(table_type: pa.DataType | str, query_type: pa.DataType, fits: bool) -> None:
+def test_types_may_hold_those_of_a_query(table_type: pa.DataType | str, query_type: pa.DataType, fits: bool) -> None:
     """A column may be wider than the query's. Another type is refused, with both types."""
     result = {"k": pa.string(), "v": table_type, "own": pa.date32()}
     columns = pa.schema([("k", pa.string()), ("v", query_type)])
@@ -122,7 +122,7 @@ def test_types_that_hold_others(table_type: pa.DataType | str, query_type: pa.Da
             missing_columns("t", columns, result, add_columns=True)
 
 
-def test_columns_that_a_table_lacks() -> None:
+def test_columns_that_a_table_lacks_are_added_or_refused() -> None:
     """They are refused by name, or returned so that they can be added."""
     expected = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.date32())])
     with pytest.raises(RejectedError, match=r"table t has no column v, w, which the query has; it has k\."):
@@ -133,7 +133,7 @@ def test_columns_that_a_table_lacks() -> None:
     ]
 
 
-def test_types_of_keys() -> None:
+def test_types_that_cannot_be_keys_are_refused() -> None:
     """Lists, structs and maps identify no row."""
     assert is_key(pa.decimal128(10, 2))
     assert not any(
@@ -141,7 +141,7 @@ def test_types_of_keys() -> None:
     )
 
 
-def test_the_protocol_of_a_target() -> None:
+def test_an_object_with_both_methods_is_a_target() -> None:
     """An object with both methods is a target."""
 
     class Own:

@@ -123,7 +123,7 @@ def small_first_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     has_kinds=st.booleans(),
     merges=st.booleans(),
 )
-def test_any_cut_gives_the_same(
+def test_any_split_gives_the_same_groups(
     rows: list[tuple[Any, ...]], sizes: list[int], partitions: int, bounds: BlockBounds, has_kinds: bool, merges: bool
 ) -> None:
     """Rows in any batches and partitions, under any bounds, in one phase or two, give each group once and right."""

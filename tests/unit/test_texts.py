@@ -33,6 +33,6 @@ def test_texts_come_back_in_any_order(
     assert result.to_pylist() == nulls
 
 
-def test_no_texts_and_empty_texts() -> None:
+def test_empty_texts_and_no_texts_come_back() -> None:
     assert from_addresses(np.zeros(0, np.int64), None, pa.string()).equals(pa.array([], pa.string()))
     assert from_addresses(np.zeros(3, np.int64), None, pa.string()).to_pylist() == [""] * 3

@@ -209,7 +209,7 @@ def test_a_trace_that_is_not_sampled_has_no_spans(monkeypatch: pytest.MonkeyPatc
     ("sampler", "is_above", "is_sampled"),
     [("always_off", 1, 0), ("always_on", 0, 1), ("traceidratio", 1, 0), ("parentbased_always_off", 1, 1)],
 )
-def test_the_sampler_decides_below_a_parent_of_another_one(
+def test_the_sampler_decides_for_spans_below_another_parent(
     sampler: str, is_above: int, is_sampled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The context that is sent says whether there is a span: else a server has children of one that nobody sends."""

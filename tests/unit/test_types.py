@@ -51,7 +51,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_spellings_of_four_engines(spelling: str) -> None:
+def test_spellings_of_four_engines_are_parsed(spelling: str) -> None:
     """Every spelling is parsed to its type, and `sql_name` is parsed to the same type."""
     assert parse_type(spelling) == SPELLINGS[spelling]
     assert parse_type(sql_name(SPELLINGS[spelling])) == SPELLINGS[spelling]
@@ -74,7 +74,7 @@ def test_spellings_of_four_engines(spelling: str) -> None:
         "MAP<INT>",
     ],
 )
-def test_what_is_no_type(wrong: str) -> None:
+def test_texts_that_are_no_type_are_refused(wrong: str) -> None:
     """Text that is not a type is refused with the text and examples."""
     with pytest.raises(RejectedError, match="is not a type") as excinfo:
         parse_type(wrong)
@@ -110,14 +110,14 @@ OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
 
 
 @pytest.mark.parametrize(("spark_type", "expected"), OF_SPARK, ids=[str(each) for each, _ in OF_SPARK])
-def test_types_of_pyspark(spark_type: spark.DataType, expected: pa.DataType | None) -> None:
+def test_types_of_pyspark_are_parsed(spark_type: spark.DataType, expected: pa.DataType | None) -> None:
     """A PySpark type is parsed to the Arrow type that PySpark uses."""
     if expected is None:
         expected = without_nullability(arrow_type(spark_type))
     assert parse_type(spark_type) == expected
 
 
-def test_a_type_of_pyspark_that_has_no_counterpart() -> None:
+def test_a_type_of_pyspark_without_a_counterpart_is_refused() -> None:
     """A type without an equivalent in Python is refused."""
     with pytest.raises(RejectedError, match="INTERVAL YEAR TO MONTH"):
         parse_type(spark.YearMonthIntervalType())
@@ -137,7 +137,7 @@ def test_unusual_names_of_members_are_quoted() -> None:
     assert parse_type(sql_name(pa.list_(quote))) == pa.list_(quote)
 
 
-def test_a_value_that_is_no_text() -> None:
+def test_an_object_that_is_no_text_is_refused() -> None:
     """A value that is neither text nor a type is refused."""
     with pytest.raises(RejectedError, match="is not a type"):
         parse_type(int)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def test_type_variables_stand_for_argument_types() -> None:
         ("STRING", "JSON"),
     ],
 )
-def test_casts_that_sql_makes_by_itself(actual: str, declared_type: str) -> None:
+def test_casts_that_sql_makes_by_itself_are_accepted(actual: str, declared_type: str) -> None:
     """Casts that lose nothing are implicit, and those to DECIMAL, of which each value is checked."""
     assert can_widen(parse_type(actual), parse_type(declared_type))
 
@@ -194,7 +194,7 @@ def test_casts_that_sql_makes_by_itself(actual: str, declared_type: str) -> None
         ("STRUCT<a INT>", "STRUCT<b INT>"),
     ],
 )
-def test_casts_that_must_be_written(actual: str, declared_type: str) -> None:
+def test_casts_that_must_be_written_are_refused(actual: str, declared_type: str) -> None:
     """Casts that can lose or reinterpret a value must be in the query."""
     assert not can_widen(parse_type(actual), parse_type(declared_type))
 
@@ -210,7 +210,7 @@ def test_casts_that_must_be_written(actual: str, declared_type: str) -> None:
     ],
     ids=str,
 )
-def test_plain_types(type_: pa.DataType) -> None:
+def test_types_of_sql_are_plain(type_: pa.DataType) -> None:
     """The types of SQL are plain, and so are types composed of them."""
     check_plain(type_)
     assert parse_type(type_) == type_

@@ -58,7 +58,7 @@ def test_names_types_and_capabilities_come_from_the_class() -> None:
     assert function.bind([pa.int64()], {}).state_type == pa.struct([("sum", pa.int64()), ("count", pa.int64())])
 
 
-def test_options_of_the_decorator() -> None:
+def test_each_option_of_the_decorator_is_kept() -> None:
     """Every option of @udaf is kept."""
 
     @udaf(
@@ -132,7 +132,7 @@ def test_states_are_typed_by_the_annotation(annotation: Any, expected: pa.DataTy
 
 
 @pytest.mark.parametrize("annotation", [list, dict, Any, int | str, object])
-def test_what_says_too_little_is_pickled(annotation: Any) -> None:
+def test_accumulators_without_specific_annotations_are_pickled(annotation: Any) -> None:
     """If the annotation does not describe the accumulator, states are pickled, with the reason."""
 
     class Vague(Plain):
@@ -387,7 +387,7 @@ def test_logs_of_every_kind_become_records() -> None:
     assert "ValueError: odd" in records[2].fields["exception"]
 
 
-def test_methods_that_are_alike_and_meant_so() -> None:
+def test_methods_that_are_alike_on_purpose_are_accepted() -> None:
     """Methods that others use, private methods, other words and similar names beside the method are accepted."""
 
     @udaf
@@ -479,7 +479,7 @@ class Picky(Plain):
         {"untyped": "anything"},
     ],
 )
-def test_direct_arguments_that_fit_their_annotations(arguments: dict[str, Any]) -> None:
+def test_direct_arguments_that_fit_their_annotations_are_accepted(arguments: dict[str, Any]) -> None:
     """Values that match an annotation are accepted, and any value if the annotation names no plain values."""
     function = register(udaf(type("Picky", (Picky,), {})))
     assert function.bind([pa.int64()], arguments).literals == arguments
@@ -498,7 +498,9 @@ def test_direct_arguments_that_fit_their_annotations(arguments: dict[str, Any]) 
         ({"at": "2020-01-01"}, "must be datetime.date, but '2020-01-01' is str"),
     ],
 )
-def test_direct_arguments_that_contradict_their_annotations(arguments: dict[str, Any], message: str) -> None:
+def test_direct_arguments_that_contradict_their_annotations_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
     """A direct argument is checked against its annotation when the call is bound, before any row."""
     function = register(udaf(type("Picky", (Picky,), {})))
     with pytest.raises(RejectedError, match=message) as excinfo:
@@ -621,7 +623,7 @@ def test_two_functions_cannot_share_a_name() -> None:
     assert "twin" in Registry.load([One, One])
 
 
-def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_that_cannot_be_loaded_are_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that is missing, raises, or has no function is an error with module and place."""
     (tmp_path / "breaks.py").write_text("x = 1\n1 / 0\n")
     (tmp_path / "empty_module.py").write_text("from foldflight.functions.builtin import Sum\n")

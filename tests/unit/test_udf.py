@@ -71,7 +71,7 @@ def test_table_functions_declare_their_columns() -> None:
     assert function_of(one).kind is FunctionKind.TABLE
 
 
-def test_direct_arguments_are_those_of_init() -> None:
+def test_direct_arguments_are_the_arguments_of_init() -> None:
     """Names, defaults and types are checked before anything runs."""
     scale = connect(scalar_functions)["scale"]
     assert scale.info.signature == "scale(x DOUBLE, factor => 2.0, offset => 0) -> DOUBLE"
@@ -201,7 +201,7 @@ class _Keyed:
         (_Keyed, {}, "direct argument api_key.*from the environment or a file"),
     ],
 )
-def test_what_does_not_go_with_async_is_refused(target, options, message) -> None:
+def test_options_that_do_not_go_with_async_are_refused(target, options, message) -> None:
     """Bounds of plain functions, bounds out of range, other forms, and secrets as direct arguments."""
     with pytest.raises(RejectedError, match=message):
         udf(target, **options)

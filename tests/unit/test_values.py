@@ -99,7 +99,7 @@ NESTED = [*LEAVES.items(), *NESTED_ONCE, *(nested_type for inner in NESTED_ONCE[
 @pytest.mark.slow
 @examples(2000)
 @given(st.sampled_from(NESTED).flatmap(lambda each: columns_of(*each)), st.integers(0, 3))
-def test_values_are_those_of_arrow_and_come_back(column: tuple[pa.DataType, list[Any]], start: int) -> None:
+def test_values_equal_those_of_arrow_and_are_restored(column: tuple[pa.DataType, list[Any]], start: int) -> None:
     """Python values of every type equal the values of Arrow's own list, and results made of them are the same array."""
     type_, values = column
     array = cast_results(values, type_)
@@ -123,7 +123,7 @@ DECIMALS = [type_ for type_ in LEAVES if pa.types.is_decimal(type_)]
     st.sampled_from(DECIMALS).flatmap(lambda each: st.tuples(st.just(each), st.lists(LEAVES[each], min_size=32))),
     st.integers(1, 3),
 )
-def test_many_decimals_are_those_of_arrow(column: tuple[pa.DataType, list[Any]], times: int) -> None:
+def test_many_decimals_equal_those_of_arrow(column: tuple[pa.DataType, list[Any]], times: int) -> None:
     """With their signs and exponents, whether they are all different or not, beside NULLs and in a slice."""
     type_, values = column
     array = pa.array([None, *values * times, None, *values], type_)[1:]
@@ -165,7 +165,7 @@ def test_rows_of_other_forms_are_cast_alike(type_: str, values: list[Any]) -> No
     assert cast_results(values, type_of).equals(pa.concat_arrays([cast_results([each], type_of) for each in values]))
 
 
-def test_members_of_a_row_that_is_null_are_not() -> None:
+def test_members_of_a_null_row_are_not_cast() -> None:
     """Spark casts a VARIANT, whose members cannot be NULL, from the array of a result."""
     array = cast_results([None, {"a": 1}, None], pa.struct({"a": pa.int64()}))
     assert array.to_pylist() == [None, {"a": 1}, None]
@@ -201,7 +201,7 @@ def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], 
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 # Arrow 15 knows no offsets.
 @pytest.mark.parametrize("zone", [None, "UTC", *(["+02:30"] if JSON else []), "Europe/Berlin"])
-def test_timestamps_are_those_of_arrow(unit: str, zone: str | None) -> None:
+def test_timestamps_equal_those_of_arrow(unit: str, zone: str | None) -> None:
     """Each has the same digits, zone and fold as in Arrow's slower list, also around a change of the clocks."""
     factor = {"s": 1, "ms": 1000, "us": 1_000_000}[unit]
     seconds = [1, None, -62_135_500_000, 253_402_200_000, *range(1_761_430_000, 1_761_450_000, 1733)]
@@ -215,7 +215,7 @@ def test_timestamps_are_those_of_arrow(unit: str, zone: str | None) -> None:
 
 
 @pytest.mark.parametrize("instant", [-(2**63), 2**62, 253_402_300_800_000_000, -62_135_596_800_000_001])
-def test_timestamps_beyond_the_years_of_python(instant: int) -> None:
+def test_timestamps_beyond_the_years_of_python_are_refused(instant: int) -> None:
     """An instant that is no datetime raises, and is neither a number nor NULL."""
     with pytest.raises((OverflowError, ValueError)):
         to_python(pa.array([0, instant, None]).cast(pa.timestamp("us")))
@@ -374,7 +374,7 @@ def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
         (pa.binary(4), b"this fits nothing", "RESULT_TYPE"),
     ],
 )
-def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:
+def test_a_value_that_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:
     """A result that does not fit is an error with its value and position; it is never wrapped or NULL."""
     with pytest.raises(CastError) as excinfo:
         cast_results([None, value], parse_type(type_))
@@ -424,7 +424,7 @@ def test_a_column_that_the_declared_type_cannot_hold_is_refused() -> None:
 
 @given(data=st.data())
 @examples(300)
-def test_integers_and_decimals_as_decimals_of_any_type(data: st.DataObject) -> None:
+def test_integers_and_decimals_are_cast_to_decimals_of_any_type(data: st.DataObject) -> None:
     """Each value that the type holds exactly is kept, and each other one is NULL and named."""
 
     def decimal_type() -> pa.Decimal128Type:

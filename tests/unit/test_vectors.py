@@ -115,7 +115,7 @@ def test_a_name_is_a_list_of_a_fixed_size_without_null_items(text: str, item: pa
 @pytest.mark.parametrize(
     "text", ["VECTOR", "VECTOR()", "VECTOR(0)", "VECTOR(65537)", "VECTOR(3, INT)", "VECTOR(x)", "VECTOR(3", "VECTOR<3>"]
 )
-def test_what_is_no_vector_is_refused(text: str) -> None:
+def test_types_that_are_no_vectors_are_refused(text: str) -> None:
     with pytest.raises(RejectedError, match="is not a type") as excinfo:
         parse_type(text)
     assert excinfo.value.code == "SIGNATURE"
@@ -127,7 +127,7 @@ def test_types_come_back_from_pickles() -> None:
         assert pickle.loads(data) == schema
 
 
-def test_annotations() -> None:
+def test_annotations_are_types_of_vectors() -> None:
     for annotation in (V3, Vector[3], Annotated[np.ndarray, THREE], V3 | None):  # type: ignore[type-arg]
         assert serializer_of_annotation(annotation).arrow == THREE
     assert serializer_of_annotation(Vector[3, np.float64]).arrow == WIDE  # type: ignore[type-arg]
@@ -149,7 +149,7 @@ def test_annotations() -> None:
         ("NULL", "VECTOR(3)", True),
     ],
 )
-def test_which_columns_may_be_passed(actual: str, declared_type: str, *, fits: bool) -> None:
+def test_columns_of_lists_may_be_passed_as_vectors(actual: str, declared_type: str, *, fits: bool) -> None:
     assert can_widen(parse_type(actual), parse_type(declared_type)) is fits
 
 
@@ -205,7 +205,7 @@ def test_fixed_lists_of_any_slice_are_vectors() -> None:
         ([10**39, 0, 0], "OVERFLOW", "outside the range of REAL"),
     ],
 )
-def test_results_that_are_no_vectors(value: Any, code: str, why: str) -> None:
+def test_results_that_are_no_vectors_are_refused(value: Any, code: str, why: str) -> None:
     for type_, result in ((THREE, value), (pa.list_(THREE), [value]), (pa.struct([("v", THREE)]), {"v": value})):
         with pytest.raises(CastError, match=why) as excinfo:
             cast_results([None, result], type_)
@@ -221,7 +221,7 @@ def test_results_are_rounded_once() -> None:
     assert cast_results([], THREE).type == THREE
 
 
-def test_storage_types_of_engines_without_vectors() -> None:
+def test_engines_without_vectors_store_lists() -> None:
     state = pa.struct([("total", WIDE), ("n", pa.int64())])
     stored_type = pa.struct([("total", pa.list_(pa.float64())), ("n", pa.int64())])
     assert storage_type(state) == stored_type
@@ -268,7 +268,7 @@ def test_natural_classes_keep_the_laws() -> None:
         assert [result for result in results if result.passed is False] == []
 
 
-def test_epochs_of_vectors_down_to_no_rows() -> None:
+def test_epochs_of_vectors_may_retract_all_rows() -> None:
     """NULL reaches the function as None, retractions empty the group, and results are the rows' mean."""
     functions = connect(Centroid)
     first = [{"k": "a", "v": [1.0, 2, 3]}, {"k": "a", "v": None}, {"k": "a", "v": [3.0, 4, 5]}, {"k": "b", "v": None}]
@@ -305,7 +305,7 @@ def test_null_items_that_arrow_lets_through_are_refused() -> None:
         serializer_of_annotation(V3).from_arrow(bare)
 
 
-def test_different_vectors() -> None:
+def test_distinct_compares_vectors_item_by_item() -> None:
     """DISTINCT and materialized calls compare vectors item by item: NaN equals NaN."""
     functions = connect(Centroid)
     rows = [{"v": v} for v in ([1.0, 2, 3], [1.0, 2, 3], [3.0, 2, 1], [3.0, 2, 1])]
@@ -315,7 +315,7 @@ def test_different_vectors() -> None:
     assert changes == [("+I", {"mean": [2.0, 2.0, 2.0]})]
 
 
-def test_vectors_in_views() -> None:
+def test_views_keep_vectors() -> None:
     """The engine keeps vectors as entries of a view, and gives them back in a later epoch."""
     rows = [[{"kind": "a", "v": [1.0, 2, 3]}], [{"kind": "b", "v": [9.0, 9, 9]}, {"kind": "a", "v": [1.0, 0, 4]}]]
     epochs = run_epochs({"way": connect(Way)["way"]("kind", "v")}, rows)

@@ -104,7 +104,7 @@ def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
 
 
 @pytest.mark.parametrize("make", [MapView, PlainMap])
-def test_what_a_view_returns_is_empty_or_not_and_has_no_len(make: type[MapView[Any, Any]]) -> None:
+def test_results_of_a_view_are_empty_or_not_and_have_no_len(make: type[MapView[Any, Any]]) -> None:
     """As with dict, `if view.items()` asks whether there are any; their number would need all of them."""
     view = make()
     items: ListView[int] = ListView()
@@ -293,7 +293,7 @@ class Derived(MapView[K, V]):
         ({"a": Derived[str, int]}, {}, {}, "State.a: Derived is derived from a view"),
     ],
 )
-def test_declarations_that_do_not_go_with_views(
+def test_declarations_that_do_not_go_with_views_are_refused(
     hints: dict[str, Any], methods: dict[str, Any], options: dict[str, Any], wrong: str
 ) -> None:
     """What views exclude is an error where the class is declared, with the remedy."""
@@ -671,7 +671,7 @@ def test_a_list_may_be_set_as_another_list() -> None:
     assert outputs[3] == f"{[*'abcdef']} {[*'ghi']}"
 
 
-def test_a_hit_asks_nothing() -> None:
+def test_a_known_entry_is_not_asked_for() -> None:
     """With a right prefetch the server asks nothing; with a wrong one, results are the same."""
     steps = [[(0, "set", key, key)] for key in range(5)]
     request_counts = {}
@@ -977,7 +977,7 @@ def test_a_new_accumulator_without_its_views_is_an_error_of_the_function(
     assert excinfo.value.code == "USER_CODE"
 
 
-def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> None:
+def test_an_object_in_the_place_of_a_view_is_refused_with_the_state() -> None:
     """Entries that come meanwhile are not taken for it, and the memory of the server can be examined."""
 
     @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT", prefetch={"seen": ["value"]})

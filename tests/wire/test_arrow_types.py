@@ -25,7 +25,7 @@ from foldflight.functions.query.call import Call
     ids=str,
 )
 @pytest.mark.parametrize("argument", ["odd", "value"])
-def test_what_is_not_plain_is_refused_before_any_row(
+def test_types_that_are_not_plain_are_refused_before_any_row(
     transport: Transport, type_: pa.DataType, remedy: str, argument: str
 ) -> None:
     """The column is named at open with the type to send instead, whether a call uses it or not."""

@@ -162,7 +162,7 @@ def test_impossible_result_is_an_error(transport: Transport, function: str, code
     assert (error.code, error.function, error.slot) == (code, function, 3)
 
 
-def test_retraction_of_an_append_only_function(transport: Transport) -> None:
+def test_a_retraction_of_an_append_only_function_is_refused(transport: Transport) -> None:
     """A retraction for a function without retract is refused with its name."""
     error = error_of(transport, Call("append_only", VALUE), lambda exchange: fold(exchange, rows((0, 3, 1))))
     assert isinstance(error, RejectedError)
@@ -194,7 +194,9 @@ def with_state(state: pa.RecordBatch, value: Any) -> pa.RecordBatch:
     ],
     ids=["unsigned", "forged", "truncated", "empty"],
 )
-def test_pickled_state_that_we_did_not_sign(transport: Transport, change: Callable[[bytes], bytes]) -> None:
+def test_a_pickled_state_without_a_valid_signature_is_refused(
+    transport: Transport, change: Callable[[bytes], bytes]
+) -> None:
     """An unsigned, forged or truncated pickle is refused before it is unpickled."""
     state = state_of(transport, Call("pickled", VALUE))
     bad = with_state(state, change(state["state_0"][0].as_py()))
@@ -215,7 +217,7 @@ def test_pickle_is_not_loaded_to_find_out(transport: Transport) -> None:
     assert not hasattr(wire_functions, "exploded")
 
 
-def test_state_signed_elsewhere() -> None:
+def test_a_state_signed_elsewhere_is_refused() -> None:
     """A state that was signed with another fleet's key is refused."""
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=b"another key of 16+ bytes")
     state = state_of(embedded, Call("pickled", VALUE))
@@ -223,7 +225,7 @@ def test_state_signed_elsewhere() -> None:
     assert error_of(ours, Call("pickled", VALUE), lambda exchange: merge(exchange, state)).code == "STATE_MISMATCH"
 
 
-def test_state_of_another_function(transport: Transport) -> None:
+def test_a_state_of_another_function_is_refused(transport: Transport) -> None:
     """A state whose column names another function, or whose type differs, is refused."""
     state = state_of(transport, Call("weighted_avg", ("value", "weight")))
     error = error_of(transport, Call("append_only", VALUE), lambda exchange: merge(exchange, state))
@@ -286,7 +288,7 @@ GOOD_OPEN = encode_open(open_request(COUNT))
 
 
 @pytest.mark.parametrize("command", [b"garbage", b"\xff" * 40, b"\x00", GOOD_OPEN[: len(GOOD_OPEN) // 2]])
-def test_garbage_as_descriptor(server: ProcessServer, command: bytes) -> None:
+def test_garbage_as_descriptor_is_refused(server: ProcessServer, command: bytes) -> None:
     """A descriptor that is not an Open is BAD_FRAME, in every request with a descriptor."""
     assert Raw(server.url, command).error().code in {"BAD_FRAME", "PROTOCOL_VERSION"}
     with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as excinfo:
@@ -297,14 +299,14 @@ def test_garbage_as_descriptor(server: ProcessServer, command: bytes) -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, b"", b"garbage", b"\xff" * 100])
-def test_garbage_as_metadata(server: ProcessServer, metadata: bytes | None) -> None:
+def test_garbage_as_metadata_is_refused(server: ProcessServer, metadata: bytes | None) -> None:
     """A message whose metadata is not a frame is BAD_FRAME."""
     raw = Raw(server.url, GOOD_OPEN)
     raw.say(metadata)
     assert raw.error().code == "BAD_FRAME"
 
 
-def test_unknown_protocol_version(flight: FlightTransport) -> None:
+def test_an_unknown_protocol_version_is_refused(flight: FlightTransport) -> None:
     """An unknown version is refused with the supported ones."""
     for attempt in (flight.open, flight.describe):
         with pytest.raises(RejectedError) as excinfo:
@@ -314,7 +316,7 @@ def test_unknown_protocol_version(flight: FlightTransport) -> None:
         assert "1" in excinfo.value.message.replace("99", "")
 
 
-def test_stream_of_another_schema(server: ProcessServer) -> None:
+def test_a_stream_of_another_schema_is_refused(server: ProcessServer) -> None:
     """Chunks must have the columns of Open."""
     raw = Raw(server.url, GOOD_OPEN, schema=pa.schema([("other", pa.int64())]))
     message = encode(Chunk(pa.record_batch([pa.array([1])], names=["other"])), raw.schema)
@@ -322,7 +324,7 @@ def test_stream_of_another_schema(server: ProcessServer) -> None:
     assert raw.error().code in {"SCHEMA_MISMATCH", "BAD_FRAME"}
 
 
-def test_frames_out_of_order(server: ProcessServer) -> None:
+def test_frames_out_of_order_are_refused(server: ProcessServer) -> None:
     """An older barrier is refused with the story so far."""
     raw = Raw(server.url, GOOD_OPEN)
     for epoch in (5, 4):

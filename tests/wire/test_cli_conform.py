@@ -56,7 +56,7 @@ def test_rules_are_listed() -> None:
     assert result.output == f"{rules_table('servers', SERVER_RULES)}\n{rules_table('engines', ENGINE_RULES)}"
 
 
-def test_what_is_no_url_is_refused() -> None:
+def test_a_text_that_is_no_url_is_refused() -> None:
     """A URL without a scheme is refused."""
     result = CliRunner().invoke(cli, ["conform", "server", "localhost:8815"])
     assert result.exit_code == 1

@@ -100,7 +100,7 @@ class OneWaySum:
 
 
 @pytest.mark.every_turn
-def test_what_a_function_cannot_do_is_not_tried() -> None:
+def test_operations_that_a_function_lacks_are_not_tried() -> None:
     """If the function cannot retract, merge or fail, the rules test the refusals instead."""
     with serving(OneWaySum, **SETTINGS) as server:
         result = outcomes(server, function="one_way_sum")
@@ -145,7 +145,7 @@ def test_a_function_that_tells_no_rows_apart_is_refused(numeric_server: ProcessS
     assert excinfo.value.code == "SIGNATURE"
 
 
-def test_what_cannot_be_asked_is_an_error(numeric_server: ProcessServer) -> None:
+def test_a_server_that_cannot_be_asked_is_an_error(numeric_server: ProcessServer) -> None:
     """An unknown rule or function, a missing token and a missing server are errors, not broken rules."""
     with pytest.raises(RejectedError, match="no rule kind-of") as excinfo:
         outcomes(numeric_server, "kind-of")

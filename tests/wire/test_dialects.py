@@ -192,7 +192,7 @@ def described(client: Any, name: str) -> Any:
     return client.get_flight_info(fl.FlightDescriptor.for_path(name))
 
 
-def test_the_handshake_and_the_signature(client: Any) -> None:
+def test_the_handshake_tells_version_and_signature(client: Any) -> None:
     """The protocol is version 2, and a function is described by its inputs and outputs, as arrow-udf writes types."""
     assert [answer.body.to_pybytes() for answer in client.do_action("protocol_version")] == [b"\x02"]
     info = described(client, "third")
@@ -223,7 +223,7 @@ def test_rows_that_fail_have_an_error(client: Any) -> None:
     assert result == {"ratio": [2.0, None], "error": [None, "ratio raised ZeroDivisionError: division by zero"]}
 
 
-def test_types_of_other_engines(client: Any) -> None:
+def test_types_of_other_engines_are_converted(client: Any) -> None:
     """Decimals and JSON are texts, timestamps have a zone, lists and structs are converted inside."""
     decimals = call(client, "third", pa.array(["1.50", None, "-0.02"]))
     assert decimals.column(0).cast(pa.string()).to_pylist() == ["0.500", None, "-0.007"]
@@ -273,7 +273,7 @@ class Listed:
         return "; ".join(accumulator)
 
 
-def test_aggregates_over_lists(server: ProcessServer, client: Any) -> None:
+def test_aggregates_fold_lists(server: ProcessServer, client: Any) -> None:
     """The lists of a row are the rows of one group, also none, NULL, and NULLs inside; each stream may have chunks."""
 
     def lists(values: Any, type_: pa.DataType) -> pa.Array:
@@ -327,7 +327,7 @@ def test_lists_of_reals_are_vectors_for_databend(server: ProcessServer, client: 
 
 
 @pytest.mark.parametrize("prefix", ["", "databend:"])
-def test_vectors(server: ProcessServer, client: Any, prefix: str) -> None:
+def test_vectors_are_lists_for_engines_without_them(server: ProcessServer, client: Any, prefix: str) -> None:
     """A VECTOR is a vector for Databend and a list for RisingWave, and other lists are refused with their row."""
     reals, sized_list = pa.list_(pa.float32()), pa.list_(pa.float32(), 2)
     own = described(client, f"{prefix}scaled").schema.field(0)
@@ -409,7 +409,7 @@ def test_bad_calls_are_refused(client: Any, name: str, columns: list[pa.Array], 
         call(client, name, *columns)
 
 
-def test_the_databend_client(server: ProcessServer) -> None:
+def test_the_client_of_databend_calls_functions(server: ProcessServer) -> None:
     """Databend's published client calls our functions, with its own types."""
     calls = UDFClient("127.0.0.1", server.flight.port)
     assert calls.call_function("databend:multiply", [1, 2, None], [3, 4, 5]) == [3, 8, None]
@@ -425,7 +425,7 @@ def test_the_databend_client(server: ProcessServer) -> None:
         calls.call_function("databend:ratio", [1], [0])
 
 
-def test_beside_the_databend_server(server: ProcessServer) -> None:
+def test_answers_equal_those_of_the_databend_server(server: ProcessServer) -> None:
     """The same function on Databend's published server and on ours has the same schema and the same answers."""
 
     @databend_udf.udf(input_types=["BIGINT NULL", "BIGINT NULL"], result_type="BIGINT NULL")
@@ -452,7 +452,7 @@ def test_beside_the_databend_server(server: ProcessServer) -> None:
 
 
 @pytest.mark.slow
-def test_beside_the_arrow_udf_server(client: Any) -> None:
+def test_answers_equal_those_of_the_arrow_udf_server(client: Any) -> None:
     """The same function on arrow-udf's published server and on ours has the same schema and the same answers."""
     with contextlib.ExitStack() as stack:
         try:
@@ -482,7 +482,7 @@ def _metadata(field: pa.Field) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
-def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
+def test_answers_equal_the_recorded_ones_of_arrow_udf(client: Any, name: str) -> None:
     """What arrow-udf's published server said of the same functions and answered is what ours says and answers."""
 
     def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
@@ -519,7 +519,7 @@ def _flight_data(message: bytes, path: str) -> bytes:
     return _part(1, descriptor) + _part(2, header) + (_part(1000, body) if body else b"")
 
 
-def test_a_recorded_stream(server: ProcessServer) -> None:
+def test_a_recorded_stream_is_answered(server: ProcessServer) -> None:
     """The bytes of arrow-udf's Rust client, with a descriptor on every message and empty names, are answered."""
     with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
         exchange = channel.stream_stream(_EXCHANGE)
@@ -587,7 +587,7 @@ def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
                 writer.close()
 
 
-def test_the_account_of_a_call(server: ProcessServer, client: Any) -> None:
+def test_a_call_is_counted_with_its_rows_and_time(server: ProcessServer, client: Any) -> None:
     """Calls of other engines are exchanges like any: they are counted, and free what they held."""
     before = server.metrics.registry.get_sample_value("foldflight_rows_total")
     call(client, "multiply", pa.array([1, 2]), pa.array([3, 4]))
@@ -595,7 +595,7 @@ def test_the_account_of_a_call(server: ProcessServer, client: Any) -> None:
     assert server.metrics.registry.get_sample_value("foldflight_rows_total") == before + 2
 
 
-def test_a_mistake_of_ours_is_no_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inner_error_is_not_told_as_a_bad_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that cannot be read are the caller's; any other exception passes, as it is no mistake of the caller."""
     same = udf(input_types=["BIGINT"], result_type="BIGINT", name="same")(lambda x: x)
     function = Registry.load([same])["same"]

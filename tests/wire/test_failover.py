@@ -218,7 +218,7 @@ def test_outputs_after_each_row_come_once(fork: Fork) -> None:
             exchange.row_outputs()
 
 
-def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
+def test_an_exchange_goes_on_when_its_only_server_comes_back(fork: Fork, expected: Any) -> None:
     """With only one server, the exchange waits until it is available again."""
     port = free_port()
     server = fork(port=port)
@@ -296,7 +296,7 @@ def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
 
 
-def test_idle_exchange_goes_on(fork: Fork) -> None:
+def test_an_idle_exchange_goes_on_after_its_server_ended(fork: Fork) -> None:
     """An exchange that the server ended as idle is opened again when the engine continues."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server,

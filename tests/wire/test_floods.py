@@ -218,7 +218,7 @@ def end_of(call: grpc.Call) -> grpc.RpcError:
     return excinfo.value
 
 
-def test_silent_exchanges_end(fork: Fork) -> None:
+def test_silent_exchanges_are_ended(fork: Fork) -> None:
     """A silent exchange frees its thread, and its engine gets the reason."""
     server = fork(exchanges_max=16, idle_s_max=1.0)
     before = settle(server)
@@ -305,7 +305,7 @@ def test_the_http_port_survives_incomplete_requests(fork: Fork, attack: str) -> 
 
 
 @pytest.mark.every_turn
-def test_http_requests_that_drip(fork: Fork) -> None:
+def test_a_client_that_sends_slowly_is_disconnected(fork: Fork) -> None:
     """A client that sends single bytes slowly is disconnected."""
     server = fork()
     before = settle(server)
@@ -321,7 +321,7 @@ def test_http_requests_that_drip(fork: Fork) -> None:
         assert eventually(all_gone)
 
 
-def test_http_readers_that_drip(fork: Fork) -> None:
+def test_a_client_that_reads_slowly_is_disconnected(fork: Fork) -> None:
     """A client that requests a long page and does not read it is disconnected."""
     server = fork()
     before = settle(server)

@@ -77,7 +77,7 @@ def zeros(count: int) -> pa.RecordBatch:
     )
 
 
-def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
+def test_few_bytes_that_decompress_to_many_are_refused(fork: Fork) -> None:
     """A chunk of kilobytes that decompresses to hundreds of megabytes is refused before it is decompressed."""
     server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")

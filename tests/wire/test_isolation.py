@@ -49,7 +49,7 @@ def test_a_slot_fails_alone(transport: Transport) -> None:
         assert texts(end_epoch(exchange, 2)) == {0: merge_failure, 1: (5, 5, 1), 2: (7, 7, 2)}
 
 
-def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
+def test_a_slot_that_fails_has_no_initial_outputs(transport: Transport) -> None:
     """If get_value raises for loaded states, their outputs are NULL with the error."""
     request = open_request(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
     with transport.open(request) as exchange:
@@ -119,7 +119,7 @@ def test_isolated_groups_are_counted(server: ProcessServer, flight: FlightTransp
     assert count("foldflight_errors_total") == errors
 
 
-def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
+def test_options_that_do_not_go_together_are_refused(transport: Transport) -> None:
     """Isolation is refused with row outputs."""
     with pytest.raises(RejectedError, match="outputs after each row"):
         transport.describe(open_request(*CALLS, row_outputs=True, isolate_errors=True))

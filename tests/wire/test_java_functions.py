@@ -37,7 +37,7 @@ public class Ends {
 """
 
 
-def test_a_served_class(tmp_path: Path) -> None:
+def test_a_class_of_the_classpath_is_served(tmp_path: Path) -> None:
     """`java_classpath` and `java` serve a class; an exception has its frames at the client."""
     failing_source = WEIGHTED_AVG.replace("acc.count += weight;", "acc.count += weight / (weight - 7 == 0 ? 0 : 1);", 1)
     archive = jar(tmp_path, failing_source)
@@ -61,7 +61,7 @@ def test_a_served_class(tmp_path: Path) -> None:
         assert eventually(lambda: threads() < before + 6)  # threads of exchanges that have ended are detached
 
 
-def test_a_shipped_jar(tmp_path: Path) -> None:
+def test_a_jar_is_shipped_in_a_signed_bundle(tmp_path: Path) -> None:
     """The jar travels in a bundle that the key signs; servers without the key refuse it, and never load it."""
     archive = jar(tmp_path, WEIGHTED_AVG)
     names = [f"{archive}::com.acme.WeightedAvg"]
@@ -89,7 +89,7 @@ def test_mistakes_end_the_start_of_a_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_class_that_ends_the_process(spawn: Spawn, tmp_path: Path) -> None:
+def test_a_class_that_ends_the_process_ends_one_worker(spawn: Spawn, tmp_path: Path) -> None:
     """System.exit ends one worker, which is replaced; with a limited heap, OutOfMemoryError fails only its exchange."""
     archive = jar(tmp_path, ENDS)
     server = spawn(

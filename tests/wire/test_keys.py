@@ -88,7 +88,7 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         assert [answer.body.to_pybytes() for answer in client.do_action("protocol_version", options)] == [b"\x02"]
 
 
-def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
+def test_tokens_of_a_file_can_be_rotated(tmp_path: Path) -> None:
     """A changed file applies to the next call; an unreadable one changes nothing and is logged once."""
     path = tmp_path / "tokens"
     path.write_text(f"# callers\n{FIRST.replace(' ', '')}\n\n{SECOND.replace(' ', '')} count, wei*\n")

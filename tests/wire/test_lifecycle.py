@@ -60,7 +60,7 @@ Spawn = Callable[..., ServerProcess]
 _AN_HOUR_S = 3600
 
 
-def test_unreachable_server() -> None:
+def test_an_unreachable_server_is_an_error_at_once() -> None:
     """Without a listener the error is UNREACHABLE at once, with the URL, at connect and at open."""
     url = f"grpc://127.0.0.1:{free_port()}"
     with pytest.raises(RetryableError) as excinfo:
@@ -72,7 +72,7 @@ def test_unreachable_server() -> None:
     assert excinfo.value.code == "UNREACHABLE"
 
 
-def test_something_else_listens() -> None:
+def test_a_port_that_never_answers_is_a_deadline_error() -> None:
     """A port that accepts connections and never answers is a DEADLINE error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
@@ -81,7 +81,7 @@ def test_something_else_listens() -> None:
     assert excinfo.value.code in {"DEADLINE", "UNREACHABLE"}
 
 
-def test_server_killed_in_mid_exchange(fork: Spawn) -> None:
+def test_a_server_killed_in_mid_exchange_is_retryable(fork: Spawn) -> None:
     """Without another server and patience, a killed server is a RetryableError, and so is the next open."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
@@ -580,7 +580,7 @@ def test_a_key_of_another_certificate_is_a_clear_end(spawn: Spawn, tmp_path: Pat
     assert "already in use" not in log_text
 
 
-def test_module_that_fails_to_import(spawn: Spawn) -> None:
+def test_a_module_that_fails_to_import_is_named(spawn: Spawn) -> None:
     """The error has module, file, line and cause; nothing is served."""
     failing_server = spawn(modules="tests.wire.broken_module", await_ready=False)
     assert failing_server.process.wait(PATIENCE_S) == 2
@@ -590,7 +590,7 @@ def test_module_that_fails_to_import(spawn: Spawn) -> None:
     assert "ZeroDivisionError" in log_text
 
 
-def test_missing_module(spawn: Spawn) -> None:
+def test_a_missing_module_is_named(spawn: Spawn) -> None:
     """A module that does not exist is a MODULE error, too."""
     failing_server = spawn(modules="no_such_module", await_ready=False)
     assert failing_server.process.wait(PATIENCE_S) == 2

@@ -70,7 +70,7 @@ def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
 
 
 @pytest.mark.slow
-def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
+def test_hundreds_of_exchanges_may_be_open_at_once(fork: Fork) -> None:
     """exchanges_max exchanges are open at once over one connection; further ones are OVERLOADED, and none is lost."""
     server = fork(exchanges_max=150, http_port=0)
     # A place that is free later would be waited for: not here.
@@ -104,7 +104,7 @@ def _opens(transport: FlightTransport) -> bool:
 
 
 @pytest.mark.slow
-def test_a_million_slots(fork: Fork) -> None:
+def test_a_million_slots_have_right_results(fork: Fork) -> None:
     """A million groups in one exchange: all results are right, and memory is measured."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=120)

@@ -88,7 +88,7 @@ def test_a_server_records_and_tells(tmp_path: Path) -> None:
     assert foreign.stdout.split() == ["ratio", "AOEXZ", "2"]
 
 
-def test_isolated_errors_and_masks_on_a_server(tmp_path: Path) -> None:
+def test_a_server_records_isolated_errors_with_masks(tmp_path: Path) -> None:
     """Isolated errors are recorded when the exchange ends; with a mask without the values of the error."""
     with (
         serving(Ratio, record=str(tmp_path), record_mask="text") as server,

@@ -76,7 +76,7 @@ def test_states_move_to_another_exchange(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("returns", [Returns(states=True, outputs=False), Returns(states=False, outputs=True)])
-def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) -> None:
+def test_columns_that_are_not_requested_are_null(transport: Transport, returns: Returns) -> None:
     """States without outputs, or outputs without states, have the same schema with NULLs."""
     with transport.open(open_request(AVG, returns=returns)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1)))
@@ -86,7 +86,7 @@ def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) 
     assert (table["output_0"].null_count == 0) is returns.outputs
 
 
-def test_value_after_each_row(transport: Transport) -> None:
+def test_row_outputs_have_the_value_after_each_row(transport: Transport) -> None:
     """Row outputs have one value per row of each chunk, retractions included."""
     with transport.open(open_request(Call("sum", ("value",)), row_outputs=True)) as exchange:
         exchange.chunk(rows((0, 0, 5), (0, 0, 7), (1, 0, 1), (0, 3, 5)))
@@ -95,7 +95,7 @@ def test_value_after_each_row(transport: Transport) -> None:
         assert exchange.row_outputs()["output_0"].to_pylist() == [2]
 
 
-def test_one_group_without_slots(transport: Transport) -> None:
+def test_chunks_without_slots_are_one_group(transport: Transport) -> None:
     """A chunk without the columns slot and kind inserts into one group."""
     columns = pa.schema([("value", pa.int64())])
     with transport.open(open_request(Call("sum", ("value",)), columns=columns)) as exchange:
@@ -116,7 +116,7 @@ def test_forgotten_slots_start_afresh(transport: Transport) -> None:
         assert exchange.results(2)["output_0"].to_pylist() == [1]
 
 
-def test_many_groups_and_large_chunks(transport: Transport) -> None:
+def test_many_groups_of_large_chunks_are_returned(transport: Transport) -> None:
     """100,000 groups in several chunks are returned completely, ascending and right."""
     size = 100_000
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])

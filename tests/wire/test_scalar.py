@@ -72,7 +72,7 @@ def expected(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return result
 
 
-def test_a_program_in_one_exchange(transport: Any) -> None:
+def test_a_program_is_evaluated_in_one_exchange(transport: Any) -> None:
     """Each chunk is answered, in order, over either transport; what a function logs comes with the answer."""
     batches = [rows((1, " A b"), (2, None)), rows(), rows((3, "c"))]
     with transport.open(PROGRAM) as exchange:
@@ -274,7 +274,7 @@ def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPa
     assert all(rows <= 1 << 13 for _, rows in sizes[-5:])
 
 
-def test_default_values_over_a_server() -> None:
+def test_calls_over_a_server_may_leave_out_defaults() -> None:
     """A call over a server leaves out the same arguments as an embedded one."""
     with serving("tests.unit.test_defaults", fold_s_max=10) as server:
         functions = connect(server.url)

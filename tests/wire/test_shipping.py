@@ -183,7 +183,7 @@ def test_the_key_stays_where_it_is(author_module: types.ModuleType) -> None:
         assert excinfo.value.code == "SETTINGS"
 
 
-def test_keys_rotate(tmp_path: Path, author_module: types.ModuleType) -> None:
+def test_keys_can_be_rotated(tmp_path: Path, author_module: types.ModuleType) -> None:
     """Two keys are valid at once; a key that was removed from the file is not, also for known bundles."""
     path = tmp_path / "bundle-keys"
     path.write_text(f"# who may ship\n{FIRST}\n{SECOND}\n")
@@ -221,7 +221,7 @@ def test_shipping_is_off_unless_keys_are_given() -> None:
         assert "FOLDFLIGHT_BUNDLE_KEYS" in error.message
 
 
-def test_what_is_not_sealed_is_not_unpickled() -> None:
+def test_bundles_without_a_seal_are_not_unpickled() -> None:
     """A foreign key, a state's signature, damage, other versions and size are errors; nothing is unpickled."""
     good = seal(marking(), FIRST.encode())
     with serving(bundle_keys=FIRST, bundle_bytes_max="64KiB") as server:
@@ -244,7 +244,7 @@ def test_what_is_not_sealed_is_not_unpickled() -> None:
         assert "bundle_bytes_max is 65536" in error.message
 
 
-def test_what_is_sealed_and_wrong_is_an_error() -> None:
+def test_sealed_bundles_with_errors_are_refused() -> None:
     """A validly signed bundle that is not of functions, lacks a module, or has other names, is MODULE."""
     with serving(bundle_keys=FIRST) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -258,7 +258,7 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
         assert "install it" in excinfo.value.message
 
 
-def test_what_could_not_be_opened_is_not_registered() -> None:
+def test_a_bundle_that_cannot_be_opened_registers_nothing() -> None:
     """A server without state keys refuses a function with pickled states when it is registered."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -356,7 +356,7 @@ def test_many_exchanges_share_one_reading_of_a_bundle(author_module: types.Modul
     assert log.getvalue().count("bundle unpickled") == 1
 
 
-def test_what_cannot_be_shipped_says_why() -> None:
+def test_functions_that_cannot_be_shipped_have_a_reason() -> None:
     """A class with a lock, a short key, and a key for embedded functions are errors in the driver."""
     lock = threading.Lock()
 
@@ -382,7 +382,7 @@ def test_what_cannot_be_shipped_says_why() -> None:
         connect("embedded:", bundle_key=FIRST)
 
 
-def test_a_seal_holds_what_was_sealed() -> None:
+def test_an_unsealed_bundle_equals_the_sealed_one() -> None:
     """The unsealed content equals the sealed one, with any valid key; the digest is the content's."""
     bundle = Bundle(("a", "b"), made_here(), b"code")
     keys = [FIRST.encode(), SECOND.encode()]

@@ -194,7 +194,7 @@ def test_other_actions_are_refused() -> None:
             list(client.do_action(fl.Action("shutdown", b"")))
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_a_name_without_servers_is_unreachable() -> None:
     """A port without a server is an error with the URL."""
     with pytest.raises(RetryableError, match=r"grpc://127\.0\.0\.1:1 "):
         read("grpc://127.0.0.1:1")

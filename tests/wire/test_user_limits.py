@@ -90,7 +90,7 @@ def test_an_endless_loop_is_interrupted(limited_server: ProcessServer, name: str
 
 
 @pytest.mark.parametrize("value", range(3))
-def test_what_is_no_exception_is_an_error_of_the_author(limited_server: ProcessServer, value: int) -> None:
+def test_exceptions_that_end_programs_are_errors_of_the_author(limited_server: ProcessServer, value: int) -> None:
     """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
     with transport_to(limited_server).open(open_request(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
@@ -101,7 +101,7 @@ def test_what_is_no_exception_is_an_error_of_the_author(limited_server: ProcessS
     assert "service/foldflight/" not in (excinfo.value.trace or "")  # the clone itself may be called foldflight
 
 
-def test_others_go_on_meanwhile(limited_server: ProcessServer) -> None:
+def test_other_exchanges_go_on_meanwhile(limited_server: ProcessServer) -> None:
     """Another exchange keeps its groups, and the server accepts new ones; metrics count the limit."""
     with transport_to(limited_server).open(open_request(Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
@@ -158,7 +158,7 @@ def test_compiling_what_is_registered_is_interrupted(limited_server: ProcessServ
 
 
 @pytest.mark.every_turn
-def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
+def test_code_that_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
     """If a call into C does not return, the server drains and ends with its own exit code."""
     server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
     with opened_apart(server, open_request(Call("sleeps", ("value",)))) as exchange:

@@ -135,7 +135,7 @@ def _warm(work: Callable[[], None]) -> Counter[str]:
 
 
 def main() -> None:
-    """Print the numbers, and with `--modules` those of each module."""
+    """Print the numbers, and with `--modules` the numbers of each module."""
     for work in (embedded_partition, remote_chunk, remote_barrier):
         calls = work()
         print(f"{work.__name__}: {len(calls)} modules, {calls.total()} calls")

@@ -1,7 +1,7 @@
 """Change data: the readers of Debezium's and Canal's events, and upserts, beside what Spark's JVM does with the same.
 
 A figure is the CPU time of an event in all processes: the driver, the JVM, and Spark's Python workers. Events without
-schema blocks also have a rate, that of all cores. Both are medians of alternating rounds. Events are read from
+schema blocks also have a rate of all cores. Both are medians of alternating rounds. Events are read from
 uncompressed files, and rows are not written.
 
 The events are made like those of a real connector (tests/debezium.py): the same members, nine columns, four events of
@@ -113,7 +113,7 @@ def _rates(ways: Mapping[str, Way], count: int) -> Iterator[Figure]:
 def _keyed(spark: Any, folder: Path, count: int) -> Iterator[Figure]:
     """Measure a stream that keeps the last row of each key: its start with its first epochs, and the epochs after them.
 
-    A stream starts once and runs for days. So its rows are those of a long run beyond a short one.
+    A stream starts once and runs for days. So each figure is the difference of a long run and a short one.
     """
     size = count // (4 * CORES)
     chosen = np.random.default_rng(3)

@@ -152,7 +152,7 @@ class Record:
         is_limit: Whether the subject was stopped, so that its value is this or worse.
         ratio_to: The other subject.
         is_ratio_to_limit: Whether the other subject was stopped, so that the ratio is this or better.
-        ratio: The value divided by that of the other subject.
+        ratio: The value divided by the value of the other subject.
         goal: The ratio to reach: the least one for rates, the greatest one for times. None without a goal.
         met: Whether it is reached. None without a goal.
     """

@@ -152,7 +152,7 @@ def refusal(action: Callable[[], Any]) -> Record:
 
 
 class FolderStore:
-    """A store of files, so that the memory of this process is that of the engine."""
+    """A store of files, so that this process has the memory of the engine only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -5,9 +5,9 @@ Spark's sums have 32 bits, so its means are no reference to the last bit. It nev
 this takes longer than `vector_avg` as a whole, so the limit of the pipe is beside them, and scans, whose tasks read the
 files themselves. CPU times beside the rates depend less on what else the machine does.
 
-Of the loopback, the goal is 0.7 of that of the embedded exchange, which is 0.6 of NumPy. The embedded exchange is many
-times as fast as NumPy, and the loopback copies each item several times, so two figures are shown: 0.42 of NumPy, which
-is this goal, and 0.7 of the embedded exchange as it is, which the loopback does not reach.
+The goal of the loopback is 0.7 of the rate of the embedded exchange, whose goal is 0.6 of NumPy. The embedded exchange
+is many times as fast as NumPy, and the loopback copies each item several times, so two figures are shown: 0.42 of
+NumPy, which is this goal, and 0.7 of the embedded exchange as it is, which the loopback does not reach.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The server, a process of its own, runs one call at a time, as for a model on a device. Rows of the streams that wait
 together share a call. Each stream is one exchange, which sends a row when it has the answer to the last one. Figures
-are medians of alternating rounds: the rates, and how much longer a row of eight streams takes than that of one alone,
+are medians of alternating rounds: the rates, and how much longer a row of eight streams takes than a row of one alone,
 beside `batch_wait_s`, for which a call waits for further rows at most.
 """
 

@@ -152,7 +152,7 @@ class Narrow:
 @settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_compiled_results_are_rounded_as_the_interpreter_rounds(hot: Programs, data: st.DataObject) -> None:
-    """Results of 32 bits from sums of 64, also after each row: NaN, infinities, -0.0, OVERFLOW and NULL are alike."""
+    """Sums of 64 bits have equal results of 32 bits, also after each row, with NaN, infinities, -0.0 and OVERFLOW."""
     type_ = parse_type("VECTOR(2, DOUBLE)")
     bound = bound_to(Narrow, type_)
     program = hot.program(bound, bound.instantiate())

@@ -87,7 +87,7 @@ def outcome(batch: pa.RecordBatch) -> Any:
 def test_the_loop_single_calls_and_python_have_equal_results(
     served_functions: dict[str, Function], seed: int, rows: int, cut: int
 ) -> None:
-    """RFC's WeightedAvg with the loop, row by row and in Python: bit for bit, and each continues the others' states."""
+    """WeightedAvg has equal bits with the loop, row by row and in Python, and each continues the others' states."""
     batch = batch_of(seed, rows)
     python = function_of(InPython)
     assert isinstance(python, Function)
@@ -115,7 +115,7 @@ def test_the_loop_single_calls_and_python_have_equal_results(
 @given(seed=st.integers(0, 2**32), rows=st.integers(8, 60))
 @examples(40)
 def test_every_type_passes_through_the_loop(served_functions: dict[str, Function], seed: int, rows: int) -> None:
-    """Texts, numbers of each width, booleans and boxes with NULL; a slice of Arrow's arrays; merge by Iterable."""
+    """The loop takes texts, numbers, booleans, boxes with NULL, slices of arrays, and merge by Iterable."""
     draw = np.random.default_rng(seed)
     nulls = [draw.integers(0, 4, rows + 3) == 0 for _ in range(5)]
     texts = ["", "é", "\U0001f600 long", "z"]
@@ -166,7 +166,7 @@ def test_an_exception_in_a_chunk_equals_the_one_of_single_calls(
 
 @pytest.mark.parametrize("loops", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_functions_in_java_keep_the_laws(served_functions: dict[str, Function], loops: bool) -> None:
-    """Any split, merges in any order, retraction, states and back: as for a function in Python."""
+    """Rows may be split, merged in any order, retracted and stored, as for a function in Python."""
     with pytest.MonkeyPatch.context() as patch:
         if not loops:
             patch.setattr(classes, "has_loop", lambda _: False)
@@ -180,7 +180,7 @@ def test_functions_in_java_keep_the_laws(served_functions: dict[str, Function], 
 def test_functions_without_arguments_and_with_distinct_are_folded(
     served_functions: dict[str, Function], tmp_path: Path
 ) -> None:
-    """A loop without columns; DISTINCT keeps rows, and calls the class row by row."""
+    """A loop may have no columns. DISTINCT keeps rows, and calls the class row by row."""
     count = WEIGHTED_AVG.replace(", long value, int weight", "").replace("acc.sum += value * weight;", "acc.sum += 7;")
     count = count.replace("acc.sum -= value * weight;", "").replace("weight", "1").replace("WeightedAvg", "Sevens")
     (function,) = java_functions([f"{jar(tmp_path, count)}::com.acme.Sevens"])

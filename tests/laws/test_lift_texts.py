@@ -150,7 +150,7 @@ def plan_of(text: str) -> LiftPlan:
     ids=lambda one: one[:40] if isinstance(one, str) else str(one),
 )
 def test_a_text_that_does_not_fit_the_call_is_refused(text: str, why: str) -> None:
-    """Types, places, names, bounds and depths."""
+    """The types, places, names, bounds and depths of a text are checked."""
     with pytest.raises((RejectedError, ValueError, Unsupported), match=why):
         plan_of(text)
 

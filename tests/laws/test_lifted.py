@@ -71,7 +71,7 @@ def test_a_lifted_class_has_the_states_of_the_interpreter(cls):
 
 @pytest.mark.parametrize(("name", "type_"), BUILT_IN, ids=str)
 def test_a_built_in_function_lifts(name, type_):
-    """Classes over integers, truth values, texts, dates and decimals, and the extremes of floats."""
+    """Functions of integers, booleans, texts, dates and decimals lift, and the extremes of floats."""
     result = law_of(Registry()[name], types=[type_], examples=25)
     assert result.passed, result.detail
 

@@ -132,7 +132,7 @@ def check(case: Case, calls: dict[str, Call]) -> None:
 @examples(100)
 @given(cases())
 def test_the_sum_of_a_changelog_is_what_was_emitted_last(case: Case) -> None:
-    """Of tumbling windows, sessions, retractions, one and two phases; with tasks that run twice."""
+    """It holds for windows, sessions, retractions, one and two phases, also if tasks run twice."""
     check(replace(case, emit="changelog" if case.emit == "append" else case.emit), CALLS)
 
 

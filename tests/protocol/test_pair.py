@@ -152,7 +152,7 @@ TestEpochs.settings = settings(examples(60), stateful_step_count=25)
 
 
 def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
-    """States are answered with their outputs in their order; States without rows with the output of a new group."""
+    """States are answered with their outputs in their order, and an empty frame with the output of a new group."""
     pair = Pair(initial_outputs=True)
     schema = pair.server.open_reply.schema
     states = pa.RecordBatch.from_pylist(

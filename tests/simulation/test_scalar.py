@@ -27,7 +27,7 @@ def test_scalar_exchanges_survive_a_few_seeds() -> None:
 
 @pytest.mark.slow
 def test_scalar_exchanges_survive_many_seeds() -> None:
-    """The same, a thousand times."""
+    """A thousand seeds are tried."""
     for seed in range(40, 1000):
         run_scalar_seed(seed)
 

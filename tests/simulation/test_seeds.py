@@ -47,7 +47,7 @@ def test_exchanges_survive_a_few_seeds(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
 def test_exchanges_survive_many_seeds(first: int) -> None:
-    """The same for thousands of seeds."""
+    """Thousands of seeds are tried."""
     harms = run_block(first, min(10 * BLOCK, ALL - first))
     assert {harm for harm, times in harms.items() if times} >= {*HARMS}
 

@@ -201,6 +201,6 @@ def test_streams_survive_a_few_seeds(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(20, 320, 100))
 def test_streams_survive_many_seeds(first: int) -> None:
-    """The same for many seeds."""
+    """Many seeds are tried."""
     for seed in range(first, first + 100):
         run(seed)

@@ -47,7 +47,7 @@ def test_exchanges_with_views_survive_a_few_seeds(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_exchanges_with_views_survive_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for hundreds of seeds. Some servers are lost between a question and its answer."""
+    """Hundreds of seeds are tried. Some servers are lost between a question and its answer."""
     harms = run_block(range(12, 300), monkeypatch)
     assert harms["late"] > 20
     assert harms["kill"]

@@ -942,7 +942,7 @@ def test_codes_that_are_no_row_kinds_are_named(classic: Any, embedded: Functions
 
 
 def test_rows_of_dms_delete_by_their_keys(classic: Any) -> None:
-    """I, U and D with the whole new row; the columns of a deleted row are not read."""
+    """I, U and D come with the whole new row; the columns of a deleted row are not read."""
     rows = [("I", 1, "a", 1), ("U", 1, "b", 2), ("I", 2, "c", 3), ("D", 2, None, 4)]
     frame = classic.createDataFrame(rows, "Op STRING, id INT, v STRING, at INT")
     result = upserts(frame, keys="id", sequence_by="at", deleted="Op = 'D'")

@@ -37,7 +37,7 @@ def rows_of(spark: Any) -> Any:
 
 
 def test_batches_take_both_kinds_of_timestamps(classic: Any, those: Any) -> None:
-    """Aggregates, OVER, scalar and table functions: the result has the type of the argument."""
+    """Results of aggregates, OVER, scalar and table functions have the type of the argument."""
     df = rows_of(classic)
     at, naive = "2026-01-01 11:00:00", "2026-01-01 11:00:00"
     result = group_by(df).agg(
@@ -66,7 +66,7 @@ def test_batches_take_both_kinds_of_timestamps(classic: Any, those: Any) -> None
 
 
 def test_statements_take_both_kinds_of_timestamps(classic: Any) -> None:
-    """Registered functions take both; a statement declares one kind, in the words of Spark."""
+    """Registered functions take both; a statement declares one kind by its name in Spark."""
     those = connect(datetime_functions)
     rows_of(classic).createOrReplaceTempView("moments")
     register(classic, those)
@@ -123,7 +123,7 @@ def test_a_scalar_function_has_both_kinds_in_statements(classic: Any) -> None:
 
 @pytest.mark.slow
 def test_streams_take_both_kinds_of_timestamps(classic: Any, tmp_path: Path) -> None:
-    """A stream and its restart: the state has a zone as its column does."""
+    """The state has a zone if its column has one, also after a restart."""
     rows_of(classic).coalesce(1).write.parquet(str(tmp_path / "input"))
     those = connect(datetime_functions)
     result: list[Any] = []

@@ -84,7 +84,7 @@ def texts(rows: DataFrame, names: list[str]) -> Counter[str]:
 @pytest.mark.every_turn
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_type_is_read_again(classic: Any, seed: int) -> None:
-    """From the schema block alone, or with the types given, with and without keys."""
+    """Types come from the schema block or from the user, with and without keys."""
     draw = random.Random(seed)
     rows = [(number, *(draw_value(draw, name) for name in TYPES)) for number in range(60)]
     names = ["id", *TYPES]
@@ -118,7 +118,7 @@ def test_deleted_rows_without_values_are_read_again(classic: Any, selected: tupl
 @pytest.mark.every_turn
 @since_spark("4.1", "TIME")
 def test_times_of_a_day_are_read_again(classic: Any) -> None:
-    """As MicroTime."""
+    """They are written as MicroTime."""
     classic.conf.set("spark.sql.timeType.enabled", "true")
     table = classic.sql("SELECT 1 AS id, TIME'23:59:59.999999' AS at UNION ALL SELECT 2, NULL")
     events = to_debezium(table, keys="id")
@@ -264,7 +264,7 @@ def test_keys_and_values_are_the_source_of_the_next_query(classic: Any, embedded
 
 
 def test_values_that_to_upserts_writes_are_exact(classic: Any) -> None:
-    """Microseconds, time zones, decimals, bytes and NULL."""
+    """It writes microseconds, time zones, decimals, bytes and NULL without a loss."""
     df = classic.sql(
         "SELECT 1L AS id, TIMESTAMP'2026-01-01 00:00:00.000001Z' AS at, "
         "TIMESTAMP_NTZ'2026-01-01 00:00:00.000001' AS here, 1.10BD AS d, X'00ff' AS b, CAST(NULL AS INT) AS n"

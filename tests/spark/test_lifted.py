@@ -80,7 +80,7 @@ def texts_of(actual: Any) -> list[str]:
 @pytest.mark.every_turn
 @pytest.mark.parametrize("keys", [["k"], pytest.param(["x", "t"], marks=pytest.mark.slow), []], ids=str)
 def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any, keys: list[str]) -> None:
-    """With and without keys, for all kinds of fields, with FILTER and direct arguments."""
+    """They are equal with and without keys, for all kinds of fields, with FILTER and direct arguments."""
     df = spark.createDataFrame(rows(), SCHEMA)
     results = [texts_of(group_by(df, keys, plan=plan).agg(**calls(functions))) for plan in ("fold", "lifted")]
     assert results[0] == results[1]
@@ -92,7 +92,7 @@ def test_lifted_rows_have_the_results_of_folded_rows(spark: Any, functions: Any,
 
 @pytest.mark.slow
 def test_lifted_rows_have_the_same_results_in_other_settings(spark: Any, functions: Any) -> None:
-    """Without ANSI mode, in which Spark's arithmetic wraps, and with code that Spark generates."""
+    """They are equal without ANSI mode, in which arithmetic wraps, and with code that Spark generates."""
     df = spark.createDataFrame(rows(), SCHEMA)
     expected = texts_of(group_by(df, "k", plan="fold").agg(**calls(functions)))
     for name, value in (("spark.sql.ansi.enabled", "false"), ("spark.sql.codegen.wholeStage", "true")):
@@ -175,7 +175,7 @@ class SumOfPrices:
 
 @pytest.mark.every_turn
 def test_spark_finishes_sums_of_decimals(spark: Any) -> None:
-    """Without Python; a total that does not fit the state or the result is the error of a fold."""
+    """No Python runs; a total that does not fit the state or the result is the error of a fold."""
     functions = connect(SumOfPrices)
     function = functions["sum_of_prices"]
     prices = "VALUES (1, 1.25), (1, -3.00), (2, NULL), (3, {}), (3, {}) AS prices(k, price)"

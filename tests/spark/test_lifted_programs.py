@@ -104,7 +104,7 @@ def cases(seeds: range, folder: Path) -> list[Case]:
 
 @pytest.mark.slow
 def test_random_programs_have_equal_results_lifted_and_folded(classic: Any, tmp_path: Path) -> None:
-    """Rows, states, conditions and results of all types, with FILTER, retractions, NULLs and odd keys."""
+    """Programs have rows, states, conditions and results of all types, FILTER, retractions, NULLs and odd keys."""
     random_cases = cases(range(1000, 1060), tmp_path)
     assert [result for each in random_cases if (result := each.difference(classic))] == []
     assert sum(each.has_result for each in random_cases) > 8
@@ -112,7 +112,7 @@ def test_random_programs_have_equal_results_lifted_and_folded(classic: Any, tmp_
 
 @pytest.mark.slow
 def test_random_programs_of_a_server_have_equal_results(spark: Any, tmp_path: Path) -> None:
-    """Classic and over Connect: the server tells how they lift, and Spark computes what the class would."""
+    """The server tells how they lift, and Spark computes what the class would, also over Connect."""
     random_cases = cases(range(3016, 3036), tmp_path)
     modules = [sys.modules[each.function.cls.__module__] for each in random_cases]
     with serving(*modules, state_keys="a key for the random programs") as server:
@@ -124,7 +124,7 @@ def test_random_programs_of_a_server_have_equal_results(spark: Any, tmp_path: Pa
 
 @pytest.mark.slow
 def test_random_programs_in_statements_have_equal_results(spark: Any, tmp_path: Path) -> None:
-    """Over a view of a view, all programs in one statement."""
+    """One statement over a view of a view has all programs."""
     plain_cases = [each for each in cases(range(2000, 2060), tmp_path) if not each.is_hostile and each.program.skips][
         :6
     ]

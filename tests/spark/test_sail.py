@@ -231,7 +231,7 @@ def plain(value: Any) -> Any:
 def test_statements_with_functions_are_computed(
     classic: Any, ours: Functions, statement: str, expected: list[tuple[Any, ...]]
 ) -> None:
-    """SQL with functions: GROUP BY, FILTER, ROLLUP, HAVING, common tables, OVER and scalar functions."""
+    """Statements have GROUP BY, FILTER, ROLLUP, HAVING, common tables, OVER and scalar functions."""
     orders = classic.createDataFrame([("ann", 10, 1), ("ann", 40, 2), ("bob", 7, 3)], "k STRING, v BIGINT, w INT")
     orders.createOrReplaceTempView("orders")
     register(classic, ours)

@@ -207,7 +207,7 @@ async def later(x: int) -> int:
 
 
 def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
-    """With isolate, each failing row is a dead letter, and the others have their results; so for table functions."""
+    """With isolate, each failing row is a dead letter, and the others have results, also of table functions."""
     df = spark.createDataFrame([(4, 2), (1, 0), (9, 3)], "x bigint, y bigint")
     mapped_df = with_columns(df, r=embedded["ratio"]("x", "y"), s=embedded["multiply"]("x", "y"), on_error="isolate")
     assert [tuple(row) for row in results(mapped_df).collect()] == [(4, 2, 2.0, 8), (9, 3, 3.0, 27)]

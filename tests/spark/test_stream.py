@@ -212,7 +212,7 @@ def test_changelogs_lead_to_the_batch_answer(
 @pytest.mark.every_turn
 @pytest.mark.parametrize("functions", ["embedded", "remote"], indirect=True)
 def test_varying_outputs_are_taken_back_as_emitted(classic: SparkSession, tmp_path: Path, functions: Functions) -> None:
-    """Also after restarts: the changelog adds up to the last row of each group, though its value cannot be repeated."""
+    """The changelog adds up to the last row of each group, though its value cannot be repeated, also after restarts."""
     stream = Stream(
         classic,
         tmp_path,
@@ -445,7 +445,7 @@ def test_materialized_append_only_functions_retract(classic: SparkSession, tmp_p
 
 @pytest.mark.slow
 def test_the_changelog_of_one_query_is_the_input_of_another(classic: SparkSession, tmp_path: Path) -> None:
-    """Two aggregations in one streaming query: how many customers have each number of orders."""
+    """One streaming query aggregates twice, and tells how many customers have each number of orders."""
     functions = connect(spark_functions)
 
     def chain(df: DataFrame) -> DataFrame:

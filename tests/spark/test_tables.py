@@ -374,7 +374,7 @@ def test_mistakes_are_refused_before_the_query_starts(
     ],
 )
 def test_triggers_are_those_of_pyspark(query_options: Any, trigger: dict[str, Any]) -> None:
-    """In the words of PySpark's `trigger`, or as one text."""
+    """They have the names of PySpark's `trigger`, or are one text."""
     assert sink._trigger(query_options) == trigger
 
 

@@ -371,7 +371,7 @@ def orders_of(df: DataFrame) -> DataFrame:
 
 @pytest.mark.every_turn
 def test_a_compacted_topic_may_have_versions_in_reverse(classic: Any, tmp_path: Path) -> None:
-    """Within an epoch and over several. A tombstone alone deletes: its delete may have been compacted away."""
+    """Versions are reversed within an epoch and over several. A tombstone alone deletes: compaction drops deletes."""
     stream = Messages(classic, tmp_path, orders_of)
     epochs = [
         [message(2, 30, 1, 3), message(1, 20, 1, 2), message(0, 10, 1, 1, "c"), message(3, 40, 2, 7, "c")],

@@ -215,7 +215,7 @@ def test_streams_keep_long_and_extreme_vectors(classic: Any, embedded: Functions
 
 @pytest.mark.every_turn
 def test_many_groups_of_vectors_are_merged(spark: Any, embedded: Functions) -> None:
-    """100,000 groups, each with rows of several tasks."""
+    """Each of 100,000 groups has rows of several tasks."""
     df = spark.range(0, 200_000, 1, 2).selectExpr("id % 100000 AS k", "array(float(id), float(-id), float(1)) AS v")
     means = group_by(df, "k").agg(mean=embedded["centroid"]("v"))
     right = "mean[0] = k + 50000 AND mean[1] = -k - 50000 AND mean[2] = 1"

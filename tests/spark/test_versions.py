@@ -37,7 +37,7 @@ def before_spark(version: str) -> pytest.MarkDecorator:
 
 @before_spark("4.0")
 def test_streams_are_refused_where_spark_lacks_them(classic: Any, embedded: Any) -> None:
-    """Also the reading of their state."""
+    """Reading their state is refused, too."""
     stream = classic.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"streams need Spark 4\.0 or later, and this is Spark 3\.5\.\d+; run the"):
         group_by(stream, "value").agg(n=embedded["count"]())

@@ -36,7 +36,7 @@ def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 @pytest.mark.every_turn
 def test_statements_of_the_command_line_print_their_rows(run: Callable[..., Result]) -> None:
-    """Functions of a module; each statement prints its rows as CSV or JSON."""
+    """Each statement, with functions of a module, prints its rows as CSV or JSON."""
     query = "SELECT k, weighted(v, w) AS a, count(*) AS n FROM t GROUP BY k ORDER BY k;"
     result = run("--functions", MODULE, "--output", "csv", "-e", query)
     assert (result.exit_code, result.output) == (0, "k,a,n\na,2,2\nb,2,1\n")

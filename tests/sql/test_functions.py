@@ -40,7 +40,7 @@ TEXTS = "VALUES (1, 'a b'), (2, 'c'), (3, ''), (4, null) AS t(v, s)"
 
 @since_spark("4.0", "the text of the error")
 def test_scalar_functions_work_in_each_clause(both: Any, plans_of: Any) -> None:
-    """Scalar functions in each clause, beside aggregates of both kinds; plain SQL knows them, too."""
+    """Each clause may have them, beside aggregates of both kinds, and plain SQL knows them, too."""
     sql(both, TIMES)
     sql(both, NEXT)
     query = """SELECT times(v, 2) AS k, my_sum(times(v, 2)) + max(v) AS s FROM hav WHERE times(v, 2) > 2
@@ -94,7 +94,7 @@ def test_types_of_arguments_are_checked_when_a_statement_is_planned(db: Any) -> 
 
 @since_spark("4.0", "a table function in plain SQL")
 def test_statements_call_table_functions(both: Any) -> None:
-    """LATERAL, LATERAL VIEW and FROM; arguments are cast by Spark; a type of rows with one column."""
+    """They are called by LATERAL, LATERAL VIEW and FROM; Spark casts arguments; rows may have one column."""
     sql(both, WORDS)
     inner = [(1, "a", 0), (1, "b", 1), (2, "c", 0)]
     assert values(sql(both, f"SELECT v, word, at FROM {TEXTS}, LATERAL words(s)")) == inner
@@ -265,7 +265,7 @@ def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.every_turn
 @since_spark("4.0", "a stream")
 def test_functions_map_streaming_views(db: Any, tmp_path: Path) -> None:
-    """Scalar and table functions over a streaming view, beneath an aggregate."""
+    """Scalar and table functions map a streaming view beneath an aggregate."""
     from tests.spark.test_stream import Stream
 
     class Texts(Stream):

@@ -413,7 +413,7 @@ def test_results_out_of_range_are_overflows_in_each_plan(db: Any, plan: Any) -> 
 
 @pytest.mark.every_turn
 def test_a_table_that_differs_each_time_is_computed_once(db: Any, plans_of: Callable[..., list[str]]) -> None:
-    """As in Spark: the rows of a fold would be computed again, with other random numbers than another fold's."""
+    """Computed again for another fold, its rows would have other random numbers; Spark computes them once."""
     random_tables = "WITH r AS (SELECT id % 3 AS k, rand() AS m FROM range(30)), p AS (SELECT k, m FROM r)"
     two = f"""{random_tables}, c AS (SELECT k, my_max(m) AS m FROM p GROUP BY k),
         e AS (SELECT k, my_min(m) AS m FROM p GROUP BY k)

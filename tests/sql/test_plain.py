@@ -31,7 +31,7 @@ CREATE = "CREATE OR REPLACE AGGREGATE {}({}) RETURNS {} AS '{}'"
 def test_spark_is_asked_once_for_a_block_and_once_for_the_query(
     db: Any, questions: list[str], plans_of: Callable[..., list[str]], query: str, most: int
 ) -> None:
-    """The types of a block's rows, and the query over the results. A name that the text does not tell costs more."""
+    """Spark tells the types of a block's rows, and of the query over the results. Unknown names cost more."""
     sql(db, query)
     assert len(questions) <= most
     assert "lists" not in plans_of(db, query)
@@ -57,7 +57,7 @@ CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
     ],
 )
 def test_spark_analyses_a_lifted_block_twice(db: Any, query: str, most: int) -> None:
-    """Its rows, and the whole statement. What another block reads is a view, which takes analyses of its own."""
+    """It analyses the rows, and the whole statement. A block that reads another one takes analyses of its own."""
     db.table("hav").createOrReplaceTempView("pairs")  # Spark analyses it now, and the text of `hav` each time
     assert analyses(db, lambda: sql(db, query)) <= most
     assert rows(sql(db, query)) == rows(sql(db, query, plan="lists"))

@@ -54,7 +54,7 @@ def values(df: Any) -> list[tuple[Any, ...]]:
 
 @pytest.mark.every_turn
 def test_aggregates_are_created_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> None:
-    """An aggregate of a class; beside built-in ones its block is folded, in Connect, too."""
+    """A class is an aggregate; its block is folded beside built-in ones, in Connect, too."""
     sql(both, CREATE)
     query = "SELECT k, w(v, 2) AS a, count(*) AS n FROM hav GROUP BY k ORDER BY a DESC, n"
     assert [tuple(row) for row in sql(both, query).collect()] == [("three", 3, 1), ("one", 3, 2), ("two", 2, 1)]
@@ -63,7 +63,7 @@ def test_aggregates_are_created_from_a_module(both: Any, plans_of: Callable[...,
 
 
 def test_aggregates_are_created_from_source(db: Any) -> None:
-    """Source in dollars: RisingWave's functions, or a class. It must be declared APPEND ONLY without retract."""
+    """Source in dollars has RisingWave's functions or a class; without retract it must be declared APPEND ONLY."""
     with pytest.raises(SqlError, match="APPEND ONLY"):
         sql(db, SOURCE)
     sql(db, SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS"))
@@ -262,7 +262,7 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
 
 @pytest.mark.every_turn
 def test_statements_around_a_query_are_kept(both: Any, tmp_path: Path) -> None:
-    """CREATE TABLE ... AS, INSERT ... SELECT, temporary views with columns, EXPLAIN; enable replaces spark.sql."""
+    """CREATE TABLE ... AS, INSERT, temporary views with columns, and EXPLAIN work; enable replaces spark.sql."""
     session = both
     sql(session, "DROP TABLE IF EXISTS made")
     sql(session, "CREATE TABLE made USING parquet AS SELECT k, my_sum(v) AS s FROM hav GROUP BY k")

@@ -165,7 +165,7 @@ def test_windows_of_streams_close(db: Any, tmp_path: Path, table: str, expected:
 
 @pytest.mark.slow
 def test_closed_windows_can_be_aggregated_again(db: Any, tmp_path: Path) -> None:
-    """Aggregates over aggregates: closed windows are final rows, over which a second statement aggregates."""
+    """Closed windows are final rows, over which a second statement aggregates."""
 
     def query(df: Any) -> Any:
         df.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
@@ -312,7 +312,7 @@ def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
     ],
 )
 def test_batches_take_the_windows_of_flink(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:
-    """The table functions of Flink over a batch."""
+    """The table functions of Flink assign windows to the rows of a batch."""
     db.sql("""CREATE OR REPLACE TEMP VIEW o AS
         SELECT timestamp_seconds(unix_timestamp(timestamp'2026-01-01 12:00:00') + 60 * m) AS at, v
         FROM VALUES (1, 1), (9, 2), (25, 4) AS t(m, v)""")

@@ -26,7 +26,7 @@ VALUES = [
 
 @pytest.mark.parametrize("knows", [pytest.param(True, id="newer"), pytest.param(False, id="older")])
 def test_maps_are_dicts_at_any_depth(knows, monkeypatch):
-    """With the method of newer versions, and without it. A key that is there twice is an error."""
+    """It holds with the method of newer versions of Arrow and without it. A key that is there twice is an error."""
     if not knows:
         monkeypatch.setattr(arrow, "_KNOWS_DICTS", False)
     rows = {"a": [{"x": 1, "y": 2}, None], "b": {1: {"z": None}}, "c": 5, "d": [{"x": 1}]}

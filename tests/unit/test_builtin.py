@@ -68,7 +68,7 @@ def test_averages_of_whole_decimals_keep_their_digits() -> None:
 
 
 def test_structs_and_arrays_are_ordered_as_in_spark() -> None:
-    """Member by member: NULL is the least, NaN the greatest number, an array is greater than its beginning."""
+    """Members are compared in turn: NULL is the least, NaN the greatest; an array is greater than its beginning."""
     type_ = pa.struct([("at", pa.float64()), ("more", pa.list_(pa.struct([("x", pa.int64())])))])
     rising_values = [
         {"at": None, "more": [{"x": 9}]},

@@ -124,7 +124,7 @@ def test_texts_are_values_of_the_declared_types() -> None:
 )
 @pytest.mark.parametrize("is_old", [False, True])
 def test_other_texts_are_left_to_spark(name: str, text: str, is_old: bool) -> None:
-    """With all events of their batch: a column is read as a whole."""
+    """All events of their batch are left, since a column is read as a whole."""
     wrong = event("UPDATE", [ROW], [{name: text}]) if is_old else event("INSERT", [{**ROW, name: text}])
     result = read([event("INSERT", [ROW]), wrong], KINDS)
     assert [row["row_kind"] for row in result] == [None, None]

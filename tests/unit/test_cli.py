@@ -129,7 +129,7 @@ def test_functions_shows_the_authors_own_first_and_cuts_nothing_off(run, monkeyp
 
 
 def test_functions_tells_what_is_lifted(run, monkeypatch):
-    """And for others why not, with the author's line."""
+    """For other functions it tells why not, with the author's line."""
     monkeypatch.syspath_prepend(str(ROOT))
     assert "lifted in batches" in run("functions", "examples.weighted_avg").output
     output = run("functions", "examples.weighted_mean").output

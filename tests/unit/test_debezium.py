@@ -1088,7 +1088,7 @@ KEY_ONLY = ("orders_key", "lines", "docs_key")
 @pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("mode", WORDS)
 def test_old_rows_with_nothing_but_their_key_are_refused(mode: str, has_keys: bool) -> None:
-    """Of real tables with the default replica identity: '', 0 and DEFAULT were retracted. Whole rows of others pass."""
+    """With the default replica identity '', 0 and DEFAULT were retracted. Whole rows of other tables pass."""
     result = set()
     for table, pairs in by_table(mode).items():
         deletes = [(key, value) for key, value in pairs if operation(value) == "d"]
@@ -1258,7 +1258,7 @@ def test_names_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
 def test_tombstones_delete_the_rows_of_their_keys(batch_rows: int) -> None:
-    """At the position of the message before, or the next one: the delete may have been compacted away."""
+    """They have the position of the message before, or the next one: the delete may have been compacted away."""
     block = {"type": "struct", "name": "shop.inv.t.Key", "fields": [{"field": "x", "type": "int64"}]}
     put = [event("c", after={"x": x}, source={"lsn": lsn}) for x, lsn in enumerate((5, 7))]
     values = [None, put[0], "null", {"schema": None, "payload": None}, put[1], None]

@@ -268,7 +268,7 @@ def test_constants_are_arguments() -> None:
     ],
 )
 def test_nanoseconds_are_refused_by_name(value: Any, type_: pa.DataType) -> None:
-    """As arguments, as keys and over OVER: each would be shown as another value."""
+    """They are refused as arguments, as keys and for OVER: each would be shown as another value."""
     count, rows = FUNCTIONS["count"], [{"k": 1, "v": value}]
     for keys, calls in ((["k"], {"m": FUNCTIONS["max"]("v")}), (["v"], {"n": count()})):
         with pytest.raises(RejectedError, match="of v, in row 1 of its epoch, has nanoseconds") as excinfo:

@@ -58,7 +58,7 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
     ],
 )
 def test_a_failed_connection_is_an_error_that_says_what_to_do(url: str, message: str, remedy: str) -> None:
-    """A failed handshake says which option to change, a refused connection what to wait for. No preamble of Flight."""
+    """A failed handshake says which option to change, a refused connection what to wait for."""
     error = fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {message}")
     translated_error = translate_error(error, url=url, deadline_s=1)
     assert isinstance(translated_error, RetryableError)

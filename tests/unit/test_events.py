@@ -110,7 +110,7 @@ def test_rows_without_kinds_set_values() -> None:
     ],
 )
 def test_values_that_readers_would_take_for_others_are_refused(change: Any, message: str) -> None:
-    """With the column and the value."""
+    """The error names the column and the value."""
     rows = pa.RecordBatch.from_arrays(
         [pa.array([each], type_) for each, type_ in zip(change, (pa.string(), *TYPES), strict=True)] + [pa.array([1])],
         names=["row_kind", "id", "name", "now"],

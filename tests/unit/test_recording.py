@@ -941,7 +941,7 @@ def test_a_class_of_a_script_is_replayed(tmp_path: Path) -> None:
 
 
 def test_other_errors_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors that are not the author's are recorded, too: errors of a query, and internal ones."""
+    """Errors of a query and internal errors are recorded, too."""
     transport = connect(Pickled, record=Recordings(str(tmp_path))).transport
     columns = pa.schema([("kind", pa.int8()), ("value", pa.int64())])
     with transport.open(Open((Call("pickled", ("value",)),), columns)) as exchange:

@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def test_each_file_has_the_version():
-    """The package, its metadata, the chart, its images, and the newest section of the changelog."""
+    """These are the package, its metadata, the chart, its images, and the newest section of the changelog."""
     version = foldflight.__version__
     assert PROJECT["version"] == version
     chart = (ROOT / "helm/foldflight/Chart.yaml").read_text(encoding="utf-8")

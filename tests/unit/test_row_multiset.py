@@ -151,7 +151,7 @@ def test_rows_are_folded_as_by_a_plain_loop(seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seed", range(20))
 def test_values_after_each_row_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in OVER: after each row that is asked for, its group has the value of the rows until then."""
+    """After each row that is asked for, as in OVER, its group has the value of the rows until then."""
     monkeypatch.setattr(row_multiset, "_PART_ROWS", 7)
     rng = random.Random(seed)
     call = call_of(rng)

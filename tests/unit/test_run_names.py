@@ -86,7 +86,7 @@ def test_a_repeated_epoch_has_the_same_names(task: type[Task]) -> None:
 
 
 def test_other_bytes_and_epochs_have_other_names(task: type[Task]) -> None:
-    """Also equal pieces of an epoch, since one may be removed while the other is used; and other rows."""
+    """Other rows have other names, and so have equal pieces of an epoch: one may be removed while the other is used."""
     same = names_of(b"one", b"one")
     other = names_of(b"other", b"other")
     task.epoch = "8"

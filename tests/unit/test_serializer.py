@@ -229,7 +229,7 @@ def test_values_that_would_be_restored_as_another_class_are_refused(
 
 @pytest.mark.parametrize("annotation", [Kind, Money, Rows, OrderedDict, OrderedDict[str, int]])
 def test_annotated_classes_are_pickled(annotation: Any) -> None:
-    """What the error advises: with such an annotation the state is a pickle, which restores the class."""
+    """With the annotation that the error advises the state is a pickle, which restores the class."""
     with pytest.raises(UnspecificAnnotation):
         serializer_of_annotation(annotation)
 

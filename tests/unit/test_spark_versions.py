@@ -101,7 +101,7 @@ def test_other_arrow_types_have_the_types_of_pyspark(type_: pa.DataType) -> None
 
 
 def test_members_become_nullable() -> None:
-    """Also inside of others; old versions of PySpark have no function for it."""
+    """So do members of members; old versions of PySpark have no function for it."""
     inner = st.StructType([st.StructField("x", st.ArrayType(st.LongType(), containsNull=False), nullable=False)])
     map_type = st.MapType(st.StringType(), inner, valueContainsNull=False)
     result = st.StructType([st.StructField("x", st.ArrayType(st.LongType()))])

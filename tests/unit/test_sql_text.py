@@ -48,7 +48,7 @@ def test_texts_that_are_not_closed_are_refused(text: str, at: int) -> None:
 
 
 def test_the_caret_is_below_the_place() -> None:
-    """Also in later lines, and behind tabs."""
+    """It is right in later lines and behind tabs, too."""
     error = SqlError("no", "SELECT\n\tfoo(x)", 8, 14)
     assert str(error) == "no (line 2, column 2)\n  \tfoo(x)\n  \t^^^^^^"
 

@@ -144,7 +144,7 @@ def test_an_error_has_the_authors_file_and_line(memory: Memory) -> None:
 
 
 def test_an_error_has_no_secrets_of_the_environment(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its message nor its trace, of the exchange and of the task: others read traces."""
+    """Its message and trace have none, in the spans of exchange and task: others read traces."""
     monkeypatch.setenv("MODEL_KEY", "is not expected")
     with pytest.raises(FunctionError):
         fold_values(query_of(), 1, 13)

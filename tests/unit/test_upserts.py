@@ -145,7 +145,7 @@ def test_any_epochs_lead_to_the_last_row_of_each_key(epochs: list[list[list[Chan
 
 
 def test_kinds_of_changes() -> None:
-    """One change of a key in an epoch: an insert, an update or a deletion; none if only the sequence has changed."""
+    """A key has one change in an epoch: an insert, an update or a deletion; none if only its sequence has changed."""
     bucket, a, b = Upserted(), ("a", 1.0, None), ("b", 1.0, None)
     assert bucket.epoch([(1, 1, a), (2, 1, a), (3, 1, a), (3, 2, None)]) == [("+I", 1), ("+I", 2)]
     assert bucket.epoch([(1, 2, b), (1, 3, b), (2, 2, a)]) == [("-U", 1), ("+U", 1)]
@@ -387,7 +387,7 @@ def test_a_sequence_may_have_fields_with_the_names_of_those_of_a_log() -> None:
 
 
 def test_a_deletion_without_a_position_stands_behind_what_came_before_it() -> None:
-    """In its partition: in the state, or in the same epoch. Later events of the log are still later."""
+    """It is after them in its partition, in the state or in the same epoch. Later events of the log are still later."""
     bucket = Upserted(LOG)
 
     def run(*places: tuple[int, int, int]) -> list[tuple[str, str | None]]:

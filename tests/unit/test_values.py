@@ -46,7 +46,7 @@ def test_arguments_are_plain_python_values(type_: str, values: list[Any]) -> Non
 
 
 def test_maps_within_other_values_are_dicts() -> None:
-    """At any depth."""
+    """They are dicts at any depth."""
     type_ = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.int64())))])
     assert to_python(pa.array([{"a": [[("x", 1)], None]}, None], type_)) == [{"a": [{"x": 1}, None]}, None]
 
@@ -192,7 +192,7 @@ def test_long_decimals_are_rounded() -> None:
     ],
 )
 def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], index: int) -> None:
-    """By its own position, not by its member's."""
+    """The error has its own position, not its member's."""
     with pytest.raises(CastError) as excinfo:
         cast_results(values, parse_type(type_))
     assert excinfo.value.index == index

@@ -899,7 +899,7 @@ def test_a_function_cannot_go_on_without_an_answer() -> None:
 
 
 def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
-    """BAD_FRAME, with the reason."""
+    """They are BAD_FRAME, with the reason."""
     wrongs: list[tuple[Any, str]] = [
         (lambda batch: with_column(batch, "slot", pa.array([5], pa.int32())), "no state"),
         (lambda batch: with_column(batch, "state_1", batch.column("state_0")), "no state with views"),

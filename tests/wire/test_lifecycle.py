@@ -390,7 +390,7 @@ def test_dropped_exchange_is_cut_off(server: ProcessServer, deadlines: Callable[
 
 
 def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
-    """After SIGTERM: not ready, new exchanges refused with DRAINING, open ones move at their barrier, exit code 0."""
+    """After SIGTERM a server is not ready, refuses exchanges, lets open ones move at barriers, and exits with 0."""
     server = spawn(ready_file=str(tmp_path / "ready"))
     assert json.loads((tmp_path / "ready").read_text()) == server.ready
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)

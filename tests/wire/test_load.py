@@ -105,7 +105,7 @@ def _opens(transport: FlightTransport) -> bool:
 
 @pytest.mark.slow
 def test_a_million_slots_have_right_results(fork: Fork) -> None:
-    """A million groups in one exchange: all results are right, and memory is measured."""
+    """All results of a million groups in one exchange are right, and memory is measured."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=120)
     before = resources_of(server.process.pid)["kib"]

@@ -89,7 +89,7 @@ def test_a_server_records_and_tells(tmp_path: Path) -> None:
 
 
 def test_a_server_records_isolated_errors_with_masks(tmp_path: Path) -> None:
-    """Isolated errors are recorded when the exchange ends; with a mask without the values of the error."""
+    """Isolated errors are recorded when the exchange ends; a mask leaves out the values of the error."""
     with (
         serving(Ratio, record=str(tmp_path), record_mask="text") as server,
         connect(server.url).transport.open(Open(CALLS, COLUMNS, isolate_errors=True)) as exchange,

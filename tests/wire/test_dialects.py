@@ -339,7 +339,7 @@ def test_vectors_are_lists_for_engines_without_them(server: ProcessServer, clien
     groups = pa.array([[[1, 2], [3, 4]], [], [[5, 5]]], pa.list_(own.type))
     assert call(client, f"{prefix}aggregate:vector_sum", groups).column(0).to_pylist() == [[4, 6], [0, 0], [5, 5]]
     wrong = [
-        ([[1, 2], [1]], reals, "row 1 of a batch is none: it has 1 items"),
+        ([[1, 2], [1]], reals, "row 1 of a batch is no vector: it has 1 items"),
         ([[1, None]], sized_list, "item 1 is NULL"),
     ]
     wrong += [

@@ -92,7 +92,7 @@ def dead_letters(df: DataFrame, *columns: str) -> DataFrame:
         if not isinstance(each, str):
             raise RejectedError(
                 "SIGNATURE",
-                f"dead_letters takes names of columns of df, and {each!r} is none; write "
+                f"dead_letters takes names of columns of df, not {each!r}; write "
                 "dead_letters(df, 'id'), and compute what has no name with withColumn before",
             )
     unknown_names = [name for name in columns if name not in df.columns]

@@ -507,8 +507,8 @@ def _operators(spark: SparkSession, checkpoint: str) -> Operators:
     if not operators:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"{checkpoint} is the checkpoint of another query: its state is that of "
-            f"{', '.join(row['operatorName'] for row in metadata)}, not a state table of foldflight; give the "
+            f"{checkpoint} is the checkpoint of another query: its state belongs to "
+            f"{', '.join(row['operatorName'] for row in metadata)}, and is no state table of foldflight; give the "
             "checkpoint of a query with group_by(...).agg(...) or over(...).agg(...) of foldflight",
         )
     return operators

@@ -475,7 +475,7 @@ def _check_precision(schema: str, row: st.StructType) -> None:
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"the schema has a DECIMAL without precision and scale ({', '.join(bare)}), which Spark takes for "
-            "DECIMAL(10,0); write those of the database, as in DECIMAL(10,2)",
+            "DECIMAL(10,0); write the numbers of the database, as in DECIMAL(10,2)",
         )
 
 

@@ -269,7 +269,7 @@ class _StackFrame:
     def bind(self) -> None:
         """Bind the arguments to the parameters."""
         if "__signature__" in vars(self.function):
-            raise self.unsupported("it has a __signature__, which may not be that of its code")
+            raise self.unsupported("it has a __signature__, which may differ from the signature of its code")
         try:
             bound = inspect.signature(self.function, follow_wrapped=False).bind(*self.arguments, **self.named)
         except TypeError as error:

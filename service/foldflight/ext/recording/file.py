@@ -170,7 +170,7 @@ def parts_in(file: IO[bytes], start: int = 0) -> Iterator[RecordingPart]:
     while head := file.read(_HEAD.size):
         kind, message_bytes, batch_bytes = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
         if len(head) == _HEAD.size and kind not in _KINDS:
-            raise RejectedError("BAD_FRAME", f"the part at byte {start} has the kind {kind!r}, which is none")
+            raise RejectedError("BAD_FRAME", f"the part at byte {start} has the unknown kind {kind!r}")
         start += _HEAD.size + message_bytes + batch_bytes
         if start > size:
             raise RejectedError(

@@ -245,7 +245,7 @@ def _vectors(lists: pa.Array, type_: pa.DataType) -> pa.Array:
     if misfits is None:
         return vectors
     row = int(misfits.argmax())
-    raise ValueError(f"the list of row {row} of a batch is none: {list_misfit(lists[row], type_)}; correct it")
+    raise ValueError(f"the list of row {row} of a batch is no vector: {list_misfit(lists[row], type_)}; correct it")
 
 
 def _rename_members(array: pa.Array, type_: pa.DataType) -> pa.Array:

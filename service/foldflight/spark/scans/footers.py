@@ -169,7 +169,7 @@ def _check_whole(file: Any, size: int, metadata: pq.FileMetaData) -> None:
     """Refuse a file whose footer has more than Arrow has parsed: a signature, or what writers may add one day."""
     tail = file.read_at(_TAIL, size - _TAIL)
     if int.from_bytes(tail[:4], "little") != metadata.serialized_size:
-        raise _FileError("its footer has more than descriptions, as that of an encrypted file")
+        raise _FileError("its footer has more than descriptions, as in an encrypted file")
 
 
 def _check_stored(groups: Sequence[Any], leaves: Mapping[str, int], writer: str) -> None:

@@ -730,7 +730,7 @@ def drains() -> Iterator[Record]:
                 found, wanted = (side.epoch(number, rows, gone) for side in sides)
                 if found != wanted:
                     raise AssertionError(f"epoch {number}: {found} instead of {wanted}")
-                held = max(held, ours.coordinator.held_bytes)
+                held = max(held, ours.coordinator.retained_bytes)
                 world.rest_until(world.now_s() + epoch_s)
             yield {
                 "days": day,

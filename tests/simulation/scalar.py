@@ -84,7 +84,7 @@ class _Partition:
                 yield exchange
                 self.answers.append(exchange.step_outputs().to_pylist())
                 assert isinstance(exchange, FailoverExchange)
-                assert exchange.coordinator.held_bytes == 0, "an answered chunk is kept"
+                assert exchange.coordinator.retained_bytes == 0, "an answered chunk is kept"
                 yield exchange
 
 

@@ -179,8 +179,8 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
 
 def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
     assert isinstance(exchange, FailoverExchange)
-    held_bytes, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
-    assert held_bytes <= most, f"{held_bytes} bytes are kept for failover; the bound is {most}"
+    retained_bytes, most = exchange.coordinator.retained_bytes, bounds.replay_bytes_max + _STORED_BYTES_MAX
+    assert retained_bytes <= most, f"{retained_bytes} bytes are kept for failover; the bound is {most}"
 
 
 def _compare(partitions: list[_Partition], registry: Registry) -> None:

@@ -266,12 +266,12 @@ def test_an_answered_question_needs_no_memory() -> None:
     """A question whether to reopen counts as held while it is due, and no longer when it is answered."""
     shell = Shell(returns=Returns(states=False, outputs=True)).start()
     shell.report(FrameSubmitted(CHUNK), SENT)
-    chunk_bytes = shell.coordinator.held_bytes
+    chunk_bytes = shell.coordinator.retained_bytes
     shell.now_s += 1.0
     shell.report(FrameSubmitted(CHUNK), SENT, SENT)
-    assert shell.coordinator.held_bytes > 2 * chunk_bytes
+    assert shell.coordinator.retained_bytes > 2 * chunk_bytes
     assert shell.report(AnswerReceived(CheckpointAnswer(results()))) == []
-    assert shell.coordinator.held_bytes == 2 * chunk_bytes
+    assert shell.coordinator.retained_bytes == 2 * chunk_bytes
 
 
 def test_a_question_is_not_asked_of_the_next_server() -> None:
@@ -316,9 +316,9 @@ def test_forgetting_all_leaves_nothing_to_move() -> None:
     shell = Shell(returns=Returns(states=False, outputs=True)).start()
     shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(1)), SENT, REQUESTED)
     shell.report(AnswerReceived(results(slot_0=5, slot_2=6), reopen=True))
-    assert shell.coordinator.held_bytes > 0
+    assert shell.coordinator.retained_bytes > 0
     assert shell.report(FrameSubmitted(Forget(pa.array([0, 2], pa.int32())))) == []
-    assert shell.coordinator.held_bytes == 0
+    assert shell.coordinator.retained_bytes == 0
 
 
 def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
@@ -356,7 +356,7 @@ def test_many_epochs_without_rows_do_not_fill_the_memory() -> None:
                 instructions = shell.report(AnswerReceived(results(slot_0=5, slot_2=6) if epoch == 1 else results()))
         if len(instructions) > 1:
             shell.report(SENT)
-        most = max(most, shell.coordinator.held_bytes)
+        most = max(most, shell.coordinator.retained_bytes)
     assert checkpoints == shell.coordinator.stats.checkpoints == 5
     assert most < 20_000
 
@@ -391,7 +391,7 @@ def test_frames_that_cannot_be_replayed_are_not_kept_for_ever(
     shell.report(FrameSubmitted(CHUNK), SENT, SENT, FrameSubmitted(CHUNK), AnswerReceived(answer), SENT)
     for _ in range(10):
         shell.report(FrameSubmitted(CHUNK), SENT)
-        assert shell.coordinator.held_bytes == 0
+        assert shell.coordinator.retained_bytes == 0
     cut, give_up = shell.report(FrameSubmitted(CHUNK), ConnectionLost(GONE))
     assert cut == CutConnection()
     assert isinstance(give_up.error, RetryableError)
@@ -404,7 +404,7 @@ def test_older_states_do_not_turn_failover_off() -> None:
     for epoch in range(1, 101):
         shell.report(FrameSubmitted(CHUNK), SENT, FrameSubmitted(Barrier(epoch)), SENT, REQUESTED)
         shell.report(AnswerReceived(results(slot_0=epoch, slot_2=2 * epoch)))
-        assert shell.coordinator.held_bytes <= 200
+        assert shell.coordinator.retained_bytes <= 200
     shell.report(FrameSubmitted(CHUNK))
     _, open_connection = shell.report(ConnectionLost(GONE))
     assert isinstance(open_connection, OpenConnection)

@@ -10,7 +10,7 @@ from foldflight.exchange.encoding import Message
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, Open, Returns
 from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.functions import Call, Registry, udaf
-from foldflight.server.exchanges import Account
+from foldflight.server.exchanges import ExchangeMetrics
 from foldflight.server.ops.metrics import Metrics
 from tests.simulation.workloads import LIMITS
 
@@ -37,13 +37,13 @@ def test_bytes_that_have_become_states_are_not_counted_again() -> None:
         (Call("newest", ("v",)),), COLUMNS, Returns(states=False, outputs=False), row_outputs=True, emits=True
     )
     exchange = ServerExchange(open_request, Registry.load([Newest]), limits=LIMITS, server_id="s")
-    account = Account(Metrics(), open_request, exchange)
+    exchange_metrics = ExchangeMetrics(Metrics(), open_request, exchange)
 
     def send(frame: Any, size: int = 0) -> int:
         for _ in exchange.handle(frame):
             pass
-        account.count(Message(b"", None, size), frame, 0.0)
-        return account.weight[0]
+        exchange_metrics.count(Message(b"", None, size), frame, 0.0)
+        return exchange_metrics.weight[0]
 
     chunk = Chunk(
         pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), pa.array(["x" * 100]), pa.array([True])], schema=COLUMNS)

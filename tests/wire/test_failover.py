@@ -286,7 +286,7 @@ def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
         with transport.open(open_request(*CALLS[:2], returns=returns)) as exchange:
             for number in range(40):
                 exchange.chunk(batch)
-                assert exchange.coordinator.held_bytes < 20_000 + 4 * (batch.nbytes + 6_000) + 400 * 40
+                assert exchange.coordinator.retained_bytes < 20_000 + 4 * (batch.nbytes + 6_000) + 400 * 40
                 if number == 30:
                     kill(holder(servers, exchange))
             assert end_epoch(exchange, 1)["output_1"].to_pylist() == [40] * 200

@@ -181,7 +181,7 @@ def test_another_server_takes_over_in_the_middle(
         stats = exchange.coordinator.stats
         assert stats.replays == 1
         assert stats.losses == (1 if harm is kill else 0)
-        assert exchange.coordinator.held_bytes == 0, "answered chunks are forgotten"
+        assert exchange.coordinator.retained_bytes == 0, "answered chunks are forgotten"
     for batch, answer in result:
         assert answer.to_pylist() == expected(batch)
 

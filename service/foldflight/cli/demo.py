@@ -44,7 +44,7 @@ MODULE = "examples.weighted_avg"
 STREAM = "examples.flights_stream"
 FILE = Path("build", "flights.duckdb")
 KEYS = ("origin", "carrier")
-_SHOWN_DIFFERENCES = 10
+_DIFFERENCES_MAX = 10
 _START_S = 60.0
 _COMPILE_S_MAX = 120.0
 _LOOK_S = 0.1
@@ -76,10 +76,10 @@ def demo(*, scale: int, server: str | None) -> None:
         data.mkdir()
         rows = write_flights(data, scale)
         console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
-        own_or_given = nullcontext(server) if server is not None else server_process(Path(folder) / "server.log")
+        server_context = nullcontext(server) if server is not None else server_process(Path(folder) / "server.log")
         with errors_as_text(), local_spark("foldflight demo", stream.SETTINGS) as spark:
             flights = spark.read.parquet(str(data))
-            with own_or_given as url:
+            with server_context as url:
                 console.print(f"{'folding' if server is not None else 'a server in another process folds'} at {url}")
                 different = _compare(console, flights, url, rows)
             console.print("\n[bold]the same flights as a stream of changes[/]: published, corrected, cancelled")
@@ -112,7 +112,7 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
         different += [f"{name}: {each}" for each in differences(results[0][1], by_key, KEYS)]
         different += [f"{name}, all flights: {each}" for each in differences(results[0][2], total, ())]
     console.print(_times_table([(name, seconds) for name, _, _, seconds in results], rows))
-    for each in different[:_SHOWN_DIFFERENCES]:
+    for each in different[:_DIFFERENCES_MAX]:
         console.print(each, style="red")
     groups = len(results[0][1]) + 1
     if different:

@@ -131,8 +131,8 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
             cells = _numbers(server)
             errors = ", ".join(f"{code} {count:,}" for code, count in server["errors"].items())
             state = Text(server["state"], _STYLES.get(server["state"], "red"))
-            shown_cells = [cells[name] for name in names]
-            table.add_row(server["server_id"], state, *shown_cells, Text(errors or "-", "red" if errors else "dim"))
+            display_cells = [cells[name] for name in names]
+            table.add_row(server["server_id"], state, *display_cells, Text(errors or "-", "red" if errors else "dim"))
     silent = [Text(f"{each['address']}: {each['problem']}", "red") for each in servers if "problem" in each]
     answering_servers = [server for server in servers if "problem" not in server]
     versions = _servers_by_version(answering_servers, lambda server: {"foldflight": server["version"]})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXIT_NO_GROUP = 1
 _TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _JSON = {"ignoreNullFields": "false", "timestampFormat": _TIME_FORMAT}
-_MEMBERS_SHOWN = 6
+_MEMBERS_MAX = 6
 
 
 @click.command()
@@ -187,7 +187,7 @@ def _member(value: Any) -> str:
 
 
 def _enclose(texts: Sequence[str]) -> str:
-    return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
+    return ", ".join([*texts[:_MEMBERS_MAX], *(["..."] if len(texts) > _MEMBERS_MAX else [])])
 
 
 def _summary(table: StoredTable, figures: StateFigures, rows_text: str) -> Text:

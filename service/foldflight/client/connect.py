@@ -265,16 +265,16 @@ def credentials(
             "token=Path(...).read_text().strip()",
         )
     files = {"tls_root_certs": tls_ca, "cert_chain": tls_cert, "private_key": tls_key}
-    given_files = {name: file for name, file in files.items() if file is not None}
-    if given_files and not all(url.startswith("grpc+tls://") for url in urls):
+    tls_files = {name: file for name, file in files.items() if file is not None}
+    if tls_files and not all(url.startswith("grpc+tls://") for url in urls):
         raise RejectedError("SIGNATURE", "certificates require TLS; use grpc+tls://host:port for all servers")
-    if ("cert_chain" in given_files) != ("private_key" in given_files):
+    if ("cert_chain" in tls_files) != ("private_key" in tls_files):
         raise RejectedError("SIGNATURE", "only one of tls_cert and tls_key is given; give both or neither")
     try:
-        pem_contents = {name: Path(file).read_bytes() for name, file in given_files.items()}
+        pem_contents = {name: Path(file).read_bytes() for name, file in tls_files.items()}
     except OSError as error:
         raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
-    _check_certificates(given_files)
+    _check_certificates(tls_files)
     return {"token": token, "tls": pem_contents}
 
 

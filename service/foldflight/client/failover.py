@@ -70,7 +70,7 @@ class Patience:
         self._clock = clock
         self._patience_s = patience_s
         self._ends_s = clock.now_s() + patience_s
-        self._told_next_s = clock.now_s() + _FIRST_S
+        self._next_log_s = clock.now_s() + _FIRST_S
 
     def lasts_until(self, until_s: float) -> bool:
         """Return whether the wait may go on until this time."""
@@ -84,8 +84,8 @@ class Patience:
             problem: The last error.
         """
         while (now_s := self._clock.now_s()) < until_s:
-            if now_s >= self._told_next_s:
-                self._told_next_s = now_s + _NEXT_S
+            if now_s >= self._next_log_s:
+                self._next_log_s = now_s + _NEXT_S
                 set_up(_LOGGER, logging.WARNING).warning(
                     "waiting for %s, %.0f s left (patience_s=%g): %s: %s",
                     ", ".join(self._urls),
@@ -94,7 +94,7 @@ class Patience:
                     problem.code,
                     problem.message,
                 )
-            self._clock.rest_until(min(until_s, self._told_next_s))
+            self._clock.rest_until(min(until_s, self._next_log_s))
 
 
 # A frame costs as much as the fold of 10,000 rows. Chunks with fewer are joined up to these rows, bytes and seconds.

@@ -56,7 +56,7 @@ _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 _LOGGER: Final = "foldflight.client"
 # How many servers are asked at the same time for the digests of their code when a client connects, and the seconds that
 # it waits for each.
-_ASKED_AT_ONCE: Final = 32
+_QUESTIONS_AT_ONCE: Final = 32
 _COMPARED_S_MAX: Final = 5.0
 
 # How long gRPC waits for the first frame of a connection: the server may be far away or busy, or TLS takes its time.
@@ -155,7 +155,7 @@ class FlightTransport:
         self._code_digests.update({info.name: info.code_digest for info in infos})
         others = [url for url in self.urls if url != first]
         if others:
-            with ThreadPoolExecutor(min(len(others), _ASKED_AT_ONCE)) as pool:
+            with ThreadPoolExecutor(min(len(others), _QUESTIONS_AT_ONCE)) as pool:
                 for url, digests in pool.map(functools.partial(self._digests_of, ask), others):
                     self._check_code(first, url, digests)
         return sorted(infos, key=lambda info: info.name)

@@ -125,7 +125,7 @@ def uses_in(uses: Iterable[Use]) -> Iterator[Use]:
 
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
-_SHOWN_CHARS_MAX: Final = 80
+_DISPLAY_CHARS_MAX: Final = 80
 _DIRECTION: Final = re.compile(
     r"(?=\s)(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*$", re.IGNORECASE
 )
@@ -497,7 +497,7 @@ def _is_constant(value: object) -> bool:
 
 def _display_text(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+    return text if len(text) <= _DISPLAY_CHARS_MAX else text[:_DISPLAY_CHARS_MAX] + "..."
 
 
 class Functions(Mapping[str, FunctionHandle]):

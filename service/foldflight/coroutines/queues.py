@@ -425,10 +425,10 @@ class FunctionCalls:
     def _retry_or_fail(self, rows: list[Row], error: BaseException) -> None:
         """Call the rows again, or let them fail for good."""
         name, report = rows[0].queue.calls.function.name, rows[0].queue.report
-        asked_s = retry_after_s(error)
-        is_too_long = asked_s is not None and asked_s > self._bounds.timeout_s
-        if asked_s is not None and not is_too_long:
-            self._paused_until_s = max(self._paused_until_s, self._loop.time() + asked_s)
+        requested_s = retry_after_s(error)
+        is_too_long = requested_s is not None and requested_s > self._bounds.timeout_s
+        if requested_s is not None and not is_too_long:
+            self._paused_until_s = max(self._paused_until_s, self._loop.time() + requested_s)
         if len({id(row.queue) for row in rows}) > 1:
             # An exchange must not fail for the rows of another one, and its rows have not been tried alone.
             for row in rows:
@@ -446,7 +446,7 @@ class FunctionCalls:
             return
         if is_too_long:
             error.add_note(
-                f"It asks to wait for {asked_s:g} s, which is longer than timeout_s = {self._bounds.timeout_s:g}"
+                f"It asks to wait for {requested_s:g} s, which is longer than timeout_s = {self._bounds.timeout_s:g}"
             )
             lasts = True
         # Rows that other calls have brought together differ in the number of their calls.
@@ -456,7 +456,7 @@ class FunctionCalls:
         rest = [row for row in rows if row not in failed_rows]
         if rest:
             report.call_retried(name)
-            self._again(rest, pause_s(max(row.attempts for row in rest)) if asked_s is None else asked_s)
+            self._again(rest, pause_s(max(row.attempts for row in rest)) if requested_s is None else requested_s)
 
     def _again(self, rows: Sequence[Row], delay_s: float) -> None:
         """Let rows wait for another call."""

@@ -313,7 +313,9 @@ class ServerExchange:
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
 
-    def _ask(self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:
+    def _ask(
+        self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_retained: bool
+    ) -> Any:
         """Ask the engine for entries while a function is being called. See `fold.request.AskEngine`."""
         try:
             if self._asking_failed is not None:
@@ -330,7 +332,7 @@ class ServerExchange:
                 assert isinstance(answer, Entries)  # the machine accepts nothing else
                 if self._recorder is not None:
                     self._recorder.record_frame(answer)
-                self._count_entries(answer.batch, are_held=are_held)
+                self._count_entries(answer.batch, are_retained=are_retained)
                 answers.append(answer.batch)
             return read(answers)
         except BaseException as error:
@@ -352,10 +354,10 @@ class ServerExchange:
         if self._asking_failed is not None:
             raise self._asking_failed
 
-    def _count_entries(self, batch: pa.RecordBatch, *, are_held: bool = True) -> None:
+    def _count_entries(self, batch: pa.RecordBatch, *, are_retained: bool = True) -> None:
         """Count entries that were received. Pages that a function only iterates over are not held."""
         entry_bytes = self._entry_bytes + batch.nbytes
-        if are_held:
+        if are_retained:
             self._entry_bytes = entry_bytes
         if entry_bytes > self._limits.exchange_state_bytes_max:
             raise RejectedError(

@@ -30,14 +30,14 @@ class AskEngine(Protocol):
     """Asks the engine for entries of views while a function is being called."""
 
     def __call__(
-        self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool
+        self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_retained: bool
     ) -> Any:
         """Send a batch with keys, in the schema of the request, and return what `read` makes of the answers.
 
         Args:
             question: The batch.
             read: Takes the answers.
-            are_held: Whether the entries of the answers stay in memory until states are returned.
+            are_retained: Whether the entries of the answers stay in memory until states are returned.
 
         Raises:
             Unanswered: There is no answer, or `read` raised an error.

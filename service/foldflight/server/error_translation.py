@@ -86,7 +86,7 @@ class _HasEdge(Protocol):
 S = TypeVar("S", bound=_HasEdge)
 
 
-def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def with_flight_errors(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """Wrap a Flight handler so that it raises only Flight errors with details."""
 
     @functools.wraps(handler)

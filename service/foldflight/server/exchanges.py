@@ -110,7 +110,7 @@ class FoldSpans:
         self._tracer.record("fold", parent, facts, began_ns, ended_ns, kind="SERVER", error=error)
 
 
-class Account:
+class ExchangeMetrics:
     """Counts one exchange on the metrics of the server.
 
     Args:
@@ -306,7 +306,7 @@ class RunningExchange:
     ) -> None:
         self.open_request = open_request
         self.exchange = exchange
-        self.account = Account(metrics, open_request, exchange, spans)
+        self.exchange_metrics = ExchangeMetrics(metrics, open_request, exchange, spans)
         self.logger = logger
         self.opened_at_s = time.monotonic()
         self._watch = watch
@@ -360,7 +360,7 @@ class RunningExchange:
                 yield
             finally:
                 self._lock.acquire()
-                self.account.waited_s += time.monotonic() - self._waiting_since_s
+                self.exchange_metrics.waited_s += time.monotonic() - self._waiting_since_s
                 if self._has_ended is not None:
                     raise self._has_ended
 
@@ -426,7 +426,7 @@ class RunningExchange:
         An exchange of expressions keeps nothing between chunks. While it evaluates one, it may use what the process has
         grown by since then.
         """
-        state_bytes, groups, rows = self.account.weight
+        state_bytes, groups, rows = self.exchange_metrics.weight
         if self.open_request.maps and self._step is not None and not self._step.is_over:
             state_bytes += max(resident_bytes() - self._resident_before, 0)
         return state_bytes, groups, rows
@@ -492,7 +492,7 @@ class Exchanges:
             with self._condition:
                 self._check_admission()
                 self._open.add(running)
-                running.account.begin()
+                running.exchange_metrics.begin()
         except RetryableError as error:
             self._close(running, error.code)
             raise
@@ -516,7 +516,7 @@ class Exchanges:
         try:
             self._close(running, outcome)
         finally:
-            running.account.end(outcome, error)
+            running.exchange_metrics.end(outcome, error)
             with self._condition:
                 self._open.remove(running)
                 self._condition.notify_all()
@@ -525,7 +525,7 @@ class Exchanges:
         running.logger.info(
             "exchange ended",
             outcome=outcome,
-            rows=running.account.rows,
+            rows=running.exchange_metrics.rows,
             seconds=round(time.monotonic() - running.opened_at_s, 3),
         )
 

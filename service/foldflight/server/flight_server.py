@@ -46,7 +46,7 @@ from foldflight.server.authentication import (
     tls_of,
     tokens_of,
 )
-from foldflight.server.error_translation import count, edge, to_flight_error, without_secrets
+from foldflight.server.error_translation import count, to_flight_error, with_flight_errors, without_secrets
 from foldflight.server.exchanges import Exchanges, FoldSpans, RunningExchange
 from foldflight.server.flightbase import FlightBase, authority, flight_info, status_of
 from foldflight.server.limits import MemoryTrimmer
@@ -138,13 +138,13 @@ class Bundles:
             )
 
     def _check_names(self, bundle: Bundle) -> None:
-        taken_names = [name for name in bundle.functions if name in self._registry]
-        if taken_names:
+        used_names = [name for name in bundle.functions if name in self._registry]
+        if used_names:
             raise RejectedError(
                 "SIGNATURE",
-                f"the server has a function {taken_names[0]} of its own; use that one, or ship yours under another "
+                f"the server has a function {used_names[0]} of its own; use that one, or ship yours under another "
                 "name, @udaf(name=...)",
-                function=taken_names[0],
+                function=used_names[0],
             )
 
     def _load(self, bundle: Bundle) -> tuple[AnyFunction, ...]:
@@ -289,17 +289,17 @@ class FlightServer(FlightBase):
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
-    @edge
+    @with_flight_errors
     def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the functions that the caller may use, each with its FunctionInfo in `app_metadata`."""
         return [self._flight_of(name) for name in permitted_functions(context, self._registry)]
 
-    @edge
+    @with_flight_errors
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a function (descriptor path), or an exchange without opening it (descriptor command)."""
         return self._info_of(context, descriptor)
 
-    @edge
+    @with_flight_errors
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Return the schema of `get_flight_info`."""
         return fl.SchemaResult(self._info_of(context, descriptor).schema)
@@ -331,7 +331,7 @@ class FlightServer(FlightBase):
         message = encode(open_reply, open_reply.schema)
         return flight_info(open_reply.schema, descriptor, message.metadata)
 
-    @edge
+    @with_flight_errors
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one exchange, from Open to its end; with a path, one external function of a foreign engine."""
         is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
@@ -372,7 +372,7 @@ class FlightServer(FlightBase):
         finally:
             self._exchanges.release(running, outcome, failure)
 
-    @edge
+    @with_flight_errors
     def not_served(self, method: str) -> Any:
         """Refuse the call: rows and results are sent in DoExchange."""
         raise RejectedError(
@@ -381,7 +381,7 @@ class FlightServer(FlightBase):
             f"{STATUS_ACTION} and {REGISTER_ACTION}",
         )
 
-    @edge
+    @with_flight_errors
     def do_action(self, context: Any, action: Any) -> Any:
         """Answer `status` with the status of the fleet (see `foldflight.server.ops.status`), or `register`."""
         if action.type == REGISTER_ACTION:
@@ -401,7 +401,7 @@ class FlightServer(FlightBase):
                     server[part] = {name: server[part][name] for name in permitted_functions(context, server[part])}
         return [fl.Result(json.dumps(status).encode())]
 
-    @edge
+    @with_flight_errors
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the actions."""
         actions = [
@@ -504,7 +504,7 @@ class FlightServer(FlightBase):
         messages = receive_messages(reader, context)
 
         def put(question: Wanted) -> Iterator[Frame]:
-            function = running.account.count_question(question)
+            function = running.exchange_metrics.count_question(question)
             if function is not None:
                 running.logger.info("a function asks for entries of its views one by one: prefetch", function=function)
             with running.wait_for_engine():
@@ -517,7 +517,7 @@ class FlightServer(FlightBase):
                     raise VanishedError
                 frame = decode_frame(message)
                 self._check_size(message)
-                running.account.count(message, frame, 0.0)
+                running.exchange_metrics.count(message, frame, 0.0)
                 is_last = not isinstance(frame, Entries) or frame.last
                 yield frame
 
@@ -592,12 +592,12 @@ class FlightServer(FlightBase):
     @staticmethod
     def _replies(running: RunningExchange, message: Message, frame: Frame) -> Iterator[Frame]:
         """Give a frame to an exchange, and yield its answers. The frame was made of the message."""
-        started_s = running.account.began_s = time.monotonic()
+        started_s = running.exchange_metrics.began_s = time.monotonic()
         for reply in running.replies(frame):
             if isinstance(reply, Log):
                 _log_records(running.logger, reply)
             yield without_secrets(reply)
-        running.account.count(message, frame, time.monotonic() - started_s)
+        running.exchange_metrics.count(message, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + message.batch_bytes

@@ -34,7 +34,7 @@ from foldflight.exchange.ipc import (
     with_app_metadata,
 )
 from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, NotAdmittedError, ServedMethod
-from foldflight.server.run.settings import port_taken
+from foldflight.server.run.settings import port_in_use_error
 
 _CONNECTIONS_MAX: Final = 4096
 _BACKLOG: Final = 128
@@ -73,7 +73,7 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
     except OSError as error:
-        raise port_taken(name, host, port, error.strerror) from None
+        raise port_in_use_error(name, host, port, error.strerror) from None
 
 
 _SERVICE: Final = "/arrow.flight.protocol.FlightService/"

@@ -51,8 +51,8 @@ class GuardedCall:
     def __init__(self) -> None:
         self.error: FoldflightError | None = None
         self.began_s = time.monotonic()
-        self.told_s: float | None = None  # when it was first told to end
-        self.told_again_s = 0.0
+        self.notified_s: float | None = None  # when it was first told to end
+        self.notified_again_s = 0.0
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._is_over = False
@@ -87,8 +87,8 @@ class GuardedCall:
             if self._is_over or self._is_paused:
                 return False
             self.error = self.error or error
-            self.told_again_s = time.monotonic()
-            self.told_s = self.told_s or self.told_again_s
+            self.notified_again_s = time.monotonic()
+            self.notified_s = self.notified_s or self.notified_again_s
             _raise_in(self._thread, InterruptedCall)
             return True
 
@@ -216,14 +216,14 @@ class Watch:
     def _end_if_overdue(self, step: GuardedCall, now_s: float) -> None:
         if step.is_paused:
             return
-        if step.told_s is None:
+        if step.notified_s is None:
             if not self._fold_s_max or now_s - step.began_s < self._fold_s_max:
                 return
             self._logger.warning("functions took too long: interrupted", fold_s_max=self._fold_s_max)
-        elif now_s - step.told_again_s < _AGAIN_S:
+        elif now_s - step.notified_again_s < _AGAIN_S:
             return  # the exception may be pending, or a bare `except:` in a function may have caught it
         step.interrupt(_too_long(self._fold_s_max))
-        if step.told_s is not None and now_s - step.told_s > GRACE_S and not self._is_stuck:
+        if step.notified_s is not None and now_s - step.notified_s > GRACE_S and not self._is_stuck:
             self._is_stuck = True
             self._logger.error("a function cannot be interrupted: this process drains and ends", grace_s=GRACE_S)
             self._on_spent()

@@ -331,10 +331,10 @@ class Columns:
         """
         for each in aggregates:
             name = each.function.name
-            given_types = [columns.field(self.argument(expression, name)).type for expression in each.columns]
-            declared_types = [parse_type(text) for text in each.function.for_types(given_types).input_types or ()]
+            column_types = [columns.field(self.argument(expression, name)).type for expression in each.columns]
+            declared_types = [parse_type(text) for text in each.function.for_types(column_types).input_types or ()]
             for index, (expression, actual, type_) in enumerate(
-                zip(each.columns, given_types, declared_types, strict=False)
+                zip(each.columns, column_types, declared_types, strict=False)
             ):
                 if not can_widen(actual, type_):
                     text = text_of(expression)

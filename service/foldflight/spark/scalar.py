@@ -147,8 +147,8 @@ class _History:
             return alone
         known_names = set(before.df.columns)
         # Spark compares names without case. An output may not hide a column or another output.
-        taken_names = {name.casefold() for name in (*known_names, *uses)}
-        if any(name.casefold() in taken_names for name in before.uses):
+        used_names = {name.casefold() for name in (*known_names, *uses)}
+        if any(name.casefold() in used_names for name in before.uses):
             return alone
         names = known_names | before.uses.keys()
         arguments = [argument for use in uses_in(uses.values()) for argument in use.arguments]
@@ -778,9 +778,9 @@ def _rename_output(query: ScalarQuery, use: Use) -> ScalarQuery:
 
 def _refuse_taken(df: DataFrame, names: Sequence[str], *, isolates: bool) -> None:
     own = [DEAD_LETTER, ERROR] if isolates else []
-    taken_names = {name.casefold() for name in df.columns}
+    used_names = {name.casefold() for name in df.columns}
     for name in (*names, *own):
-        if name.casefold() in taken_names:
+        if name.casefold() in used_names:
             raise RejectedError(
                 "SIGNATURE",
                 f"the DataFrame has a column {name!r}, as the table function has; rename or drop it before the join",

@@ -443,8 +443,8 @@ def _no_view(view: str, names: Sequence[str]) -> RejectedError:
 
 
 def _free_name(name: str, others: Iterable[str]) -> str:
-    taken_names = {each.casefold() for each in others}
-    while name in taken_names:
+    used_names = {each.casefold() for each in others}
+    while name in used_names:
         name += "_"
     return name
 

@@ -556,7 +556,7 @@ def _stored_views(subject: _Subject, rows: Rows, seed: int) -> str | None:
     if not rows:
         return None
 
-    def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_held: bool) -> Any:  # noqa: ARG001 - as in `AskEngine`
+    def ask(question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_retained: bool) -> Any:  # noqa: ARG001 - as in `AskEngine`
         return read(list(cached_views.resolve(question)))
 
     fold = Fold(subject.calls, Options(keeps_views=True), Resources(_SIGNER, ask=ask))

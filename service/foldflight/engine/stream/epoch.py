@@ -51,7 +51,7 @@ class NewRows:
 
     def __init__(self, layout: QueryLayout) -> None:
         self._columns = layout.columns
-        self._held = BufferedRows(layout.columns)
+        self._buffered = BufferedRows(layout.columns)
         self._index: KeyIndex | None = None
         # For each different row of the index: how often it was accumulated and not yet retracted.
         self._counts = np.zeros(0, np.int64)
@@ -60,7 +60,7 @@ class NewRows:
     def accumulate(self, slots: Slots, rows: pa.RecordBatch) -> None:
         """Keep n rows. All rows of a group come before its first retraction."""
         if len(slots):
-            self._held.add(slots, rows)
+            self._buffered.add(slots, rows)
 
     def retract(self, slots: Slots, rows: pa.RecordBatch) -> Mask:
         """Return which of n retractions have an equal accumulated row; each row is retracted once.
@@ -74,7 +74,7 @@ class NewRows:
 
     def close(self) -> None:
         """Release the rows."""
-        self._held.close()
+        self._buffered.close()
 
     def _reach(self, slots: Slots) -> None:
         """Index the rows of groups that have not been retracted so far."""
@@ -87,7 +87,7 @@ class NewRows:
         self._is_indexed = larger_mask | fresh
         if not fresh.any():
             return
-        for batch in self._held.read():
+        for batch in self._buffered.read():
             row_slots = batch.column(SLOT).to_numpy()
             is_new = np.zeros(len(row_slots), np.bool_)
             is_in_range = row_slots < len(fresh)

@@ -65,12 +65,12 @@ class LastRow:
     Args:
         entry: The last entry of the key.
         kept: For each column that this entry did not send, the entry that did; `MISSING` if none did.
-        twins: Other entries with the sequence of a newer or equal one, in pairs: they must be the same change.
+        equal_sequences: Pairs of entries with equal sequences, which must be the same change.
     """
 
     entry: int
     kept: dict[int, int]
-    twins: list[tuple[int, int]]
+    equal_sequences: list[tuple[int, int]]
 
 
 def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) -> list[LastRow]:
@@ -84,22 +84,22 @@ def last_rows(entries: Entries, order: Indexes, ranks: npt.NDArray[np.int64]) ->
     lasts: list[LastRow] = []
     slot, current, rank = -1, MISSING, MISSING
     kept_sources: dict[int, int] = {}
-    twins: list[tuple[int, int]] = []
+    equal_sequences: list[tuple[int, int]] = []
 
     def end() -> None:
         if current != MISSING:
-            lasts.append(LastRow(current, dict(kept_sources), list(twins)))
+            lasts.append(LastRow(current, dict(kept_sources), list(equal_sequences)))
 
     slots, columns, deletion_flags = entries.slots.tolist(), entries.column.tolist(), entries.is_deleted.tolist()
     for entry, at in zip(order.tolist(), ranks.tolist(), strict=True):
         if slots[entry] != slot:
             end()
-            slot, current, rank, kept_sources, twins = slots[entry], MISSING, MISSING, {}, []
+            slot, current, rank, kept_sources, equal_sequences = slots[entry], MISSING, MISSING, {}, []
         if columns[entry] >= 0:
             kept_sources[columns[entry]] = entry
             continue
         if at == rank:
-            twins.append((current, entry))
+            equal_sequences.append((current, entry))
         before = MISSING if current == MISSING or deletion_flags[current] else current
         kept_sources = (
             {}
@@ -462,7 +462,7 @@ class UpsertEpoch:
         last_of[entries.slots[[last.entry for last in lasts]]] = [last.entry for last in lasts]
         self._check_generation(sequence, entries.slots, order[is_change], last_of[entries.slots[order[is_change]]])
         lacks = stored_rows.column(3).to_numpy(zero_copy_only=False)
-        self._check_twins(rows, places, unsent_columns, lasts, lacks)
+        self._check_equal_sequences(rows, places, unsent_columns, lasts, lacks)
         first = len(touched_slots) + len(owners)
         stored_ranks, stored_at = self._stored_ranks(entries.slots, order, ranks, len(touched_slots))
         stale = (order >= first) & (ranks <= stored_ranks[entries.slots[order]])
@@ -501,7 +501,7 @@ class UpsertEpoch:
             pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), kept_structs),
         )
 
-    def _check_twins(
+    def _check_equal_sequences(
         self,
         rows: _Changes,
         places: npt.NDArray[np.int64],
@@ -510,7 +510,7 @@ class UpsertEpoch:
         lacks: Mask,
     ) -> None:
         """Refuse two changes of one sequence that differ in a column that both have sent."""
-        for one, other in (pair for last in lasts for pair in last.twins):
+        for one, other in (pair for last in lasts for pair in last.equal_sequences):
             batches = [_unpack(rows.rows.slice(int(places[entry]), 1)) for entry in (one, other)]
             sent_names = [
                 name

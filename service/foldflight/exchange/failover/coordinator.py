@@ -349,7 +349,7 @@ class _Connection:
     is_restored: bool = False  # states were loaded, so its first results also contain slots that did not change
     is_leaving: bool = False  # the server requested that the exchange reopen elsewhere
     must_stay: bool = False  # as is_leaving, but the server could not return its states: stay until the next barrier
-    asked_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
+    requested_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
     is_caught_up: bool = False
     unsent: deque[ReplayEntry] = field(default_factory=deque)
     awaited: ReplayEntry | None = None  # the last frame that was sent, if its answer is due
@@ -435,7 +435,7 @@ class Coordinator:
         return tuple(step.describe(event) for event, step in self._story.items())
 
     @property
-    def held_bytes(self) -> int:
+    def retained_bytes(self) -> int:
         """Bytes of the states and frames in the replay log."""
         return self._replay_log.states.nbytes + self._replay_log.frame_bytes
 
@@ -480,7 +480,7 @@ class Coordinator:
         if (
             connection is not None
             and isinstance(frame, (States, Chunk))
-            and self._now_s() - connection.asked_at_s >= self._bounds.ask_s
+            and self._now_s() - connection.requested_at_s >= self._bounds.ask_s
             and self._may_ask(connection)
         ):
             self._append(ReplayEntry(Checkpoint(if_reopen=True), has_answer=True))
@@ -575,7 +575,7 @@ class Coordinator:
         if self._open_request.maps:
             connection.is_leaving |= reopen
         elif isinstance(frame, (Barrier, Checkpoint)):
-            connection.asked_at_s = self._now_s()
+            connection.requested_at_s = self._now_s()
             connection.must_stay = reopen and isinstance(answer, CheckpointAnswer) and bool(answer.problem)
             connection.is_leaving |= reopen and not connection.must_stay
         if connection.is_restored and entry.changed is not None:
@@ -747,7 +747,7 @@ class Coordinator:
     def _start_connection(self, open_reply: Opened) -> None:
         connection = self._open_connection()
         connection.is_open = True
-        connection.asked_at_s = self._now_s()
+        connection.requested_at_s = self._now_s()
         if self.open_reply is None:
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
             self._open_request = self._open_request.pin(open_reply.fingerprints)

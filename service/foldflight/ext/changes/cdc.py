@@ -86,7 +86,7 @@ _FRACTIONS: Final = st.DecimalType(38, 18)
 _ESCAPE: Final = r"\\[^u]"
 _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
-_SHOWN_CHARS: Final = 80
+_DISPLAY_CHARS_MAX: Final = 80
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # An exponent with which a number becomes a DOUBLE of zero; numbers of databases begin at 2e-308.
 _TINY: Final = r"[0-9][eE]-0*(?:3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})"
@@ -319,7 +319,7 @@ def from_canal(
 
     converted_parts = sf.transform("left.parts", convert_part)
     rows = sf.flatten(sf.zip_with(converted_parts, "left.parts", lambda part, _: rows_of(part)))
-    refuse_taken(ROW_KIND, row.names)
+    refuse_duplicate_names(ROW_KIND, row.names)
     with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
         # Rows that `_read_of_canal` has read get no array.
         exploded_rows = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
@@ -378,7 +378,7 @@ def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
     """Return one row for each item of `rows`, an array of row kinds and rows for each event."""
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         exploded_rows = df.select(sf.inline(rows))
-        refuse_taken(ROW_KIND, exploded_rows.select(f"{_ROW}.*").columns)
+        refuse_duplicate_names(ROW_KIND, exploded_rows.select(f"{_ROW}.*").columns)
     return exploded_rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
 
 
@@ -494,10 +494,10 @@ def _kind(parsed: Column, tool: str, event: Column) -> Column:
     bytes that are no character. So all of these are refused here.
     """
     text = sf.col(_VALUE).cast("string")
-    shown_value = sf.coalesce(sf.substring(text, 1, _SHOWN_CHARS), sf.lit("bytes that are no text"))
+    display_value = sf.coalesce(sf.substring(text, 1, _DISPLAY_CHARS_MAX), sf.lit("bytes that are no text"))
 
     def refuse(what: str) -> Column:
-        return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), shown_value), "", event)
+        return _raise_mismatch(sf.concat(sf.lit(f"an event {what}: "), display_value), "", event)
 
     type_ = parsed["type"]
     names = sf.json_object_keys(text)
@@ -782,7 +782,7 @@ def _overlay(row: st.StructType, data: Column, old: Column, names: Column, all_n
     return refused.when(old.isNotNull(), sf.struct(*fields))
 
 
-def refuse_taken(column_name: str, names: Iterable[str]) -> None:
+def refuse_duplicate_names(column_name: str, names: Iterable[str]) -> None:
     """Refuse events whose rows have a column that the result adds. Raises RejectedError SCHEMA_MISMATCH."""
     if column_name in map(str.casefold, names):
         raise RejectedError(

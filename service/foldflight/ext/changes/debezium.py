@@ -23,7 +23,7 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
-from foldflight.ext.changes.cdc import refuse_taken, require_columns, split_changes, table_schema
+from foldflight.ext.changes.cdc import refuse_duplicate_names, require_columns, split_changes, table_schema
 from foldflight.ext.changes.connectvalues import Binary, Decimals, DescribedColumn, Intervals, Times, Words
 from foldflight.ext.changes.debeziummessages import ROW_KINDS, SKIPPED, expression_of
 from foldflight.ext.changes.debeziumreader import (
@@ -203,7 +203,7 @@ def from_debezium(
     key_names = None if keys is None else column_names(keys, "keys")
     _check_names(row, encodings, key_names)
     if isolates:
-        refuse_taken(DEAD_LETTER, row.names)
+        refuse_duplicate_names(DEAD_LETTER, row.names)
     if isinstance(schema, str):
         _check_precision(schema, row)
     _check_texts(row, words[0], decoded_types)
@@ -500,7 +500,7 @@ def _check_texts(row: st.StructType, words: Mapping[str, Words], decoded_types: 
 
 def _check_names(row: st.StructType, encodings: Mapping[str, object], keys: Iterable[str] | None) -> None:
     for name in (ROW_KIND, *(() if keys is None else _OF_KEYS)):
-        refuse_taken(name, row.names)
+        refuse_duplicate_names(name, row.names)
     for role, names in (
         *((what, words) for what, words in encodings.items() if isinstance(words, Mapping)),
         ("keys", keys),

@@ -110,7 +110,7 @@ _UNPARSED: Final = object()  # an event that is left to `json`
 _OF_OTHERS: Final[tuple[type[Exception], ...]] = (*UNPARSED, AttributeError, TypeError)
 _WHOLE_ROWS: Final = "let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
 _SELECT_KEY: Final = "select Kafka's columns key, topic, partition and offset beside value"
-_SHOWN_CHARS: Final = 80
+_DISPLAY_CHARS_MAX: Final = 80
 _LOG_DIGITS: Final = 10  # MySQL's binary logs are numbered up to 2**31
 _LOGGER: Final = "foldflight.spark"
 _READERS_MAX: Final = 1000
@@ -1141,7 +1141,7 @@ def _text_of(value: object) -> str:
         text = value.decode(errors="replace")
     else:
         text = str(value) if isinstance(value, Decimal) else repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    return text if len(text) <= _DISPLAY_CHARS_MAX else f"{text[:_DISPLAY_CHARS_MAX]}..."
 
 
 def _schema_mismatch(message: str) -> RejectedError:

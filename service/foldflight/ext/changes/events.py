@@ -166,8 +166,8 @@ def to_upserts(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         schema = st.StructType([changes.schema[name] for name in columns])
         schema = st.StructType([st.StructField(each.name, each.dataType) for each in schema])
         task = _Upserts(tuple(names), tuple(columns), types)
-        wanted_schema = schema.add(_IS_DELETED, st.BooleanType())
-        last = _map_in_arrow(changes, [ROW_KIND, *columns], task, "to_upserts", wanted_schema)
+        requested_schema = schema.add(_IS_DELETED, st.BooleanType())
+        last = _map_in_arrow(changes, [ROW_KIND, *columns], task, "to_upserts", requested_schema)
     options = {
         "ignoreNullFields": "false",
         "timeZone": "UTC",
@@ -420,16 +420,16 @@ class _RowPairs:
 
     def _batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a partition, so that each `+U` is in the batch of its `-U`."""
-        held_batch: pa.RecordBatch | None = None
+        buffered_batch: pa.RecordBatch | None = None
         for each in batches:
-            batch = each if held_batch is None else concat_batches([held_batch, each])
-            held_batch = None
+            batch = each if buffered_batch is None else concat_batches([buffered_batch, each])
+            buffered_batch = None
             if batch.num_rows and batch.column(0)[-1].as_py() == "-U":
-                held_batch, batch = batch.slice(batch.num_rows - 1), batch.slice(0, batch.num_rows - 1)
+                buffered_batch, batch = batch.slice(batch.num_rows - 1), batch.slice(0, batch.num_rows - 1)
             if batch.num_rows:
                 yield batch
-        if held_batch is not None:
-            yield held_batch
+        if buffered_batch is not None:
+            yield buffered_batch
 
     def _events(self, kinds: pa.Array, rows: pa.RecordBatch) -> tuple[list[str], Indexes, Indexes]:
         row_kinds = np.array(kinds.to_pylist(), object)

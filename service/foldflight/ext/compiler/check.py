@@ -153,8 +153,8 @@ def _check_same(what: str, expected: types.Type, actual: types.Type) -> None:
             return
         expected, actual = expected.type, getattr(actual, "type", actual)
     if isinstance(expected, types.BaseTuple) and isinstance(actual, types.BaseTuple) and len(expected) == len(actual):
-        for one_wanted, one_given in zip(expected, actual, strict=True):
-            _check_same(f"a member of {what}", one_wanted, one_given)
+        for one_expected, one_actual in zip(expected, actual, strict=True):
+            _check_same(f"a member of {what}", one_expected, one_actual)
         return
     if kind_of(expected) is None and kind_of(actual) is None:
         return

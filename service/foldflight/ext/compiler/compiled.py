@@ -628,7 +628,7 @@ class CompiledAccumulators(GroupsAccumulator):
             arrays: The arrays.
             may_copy: False in the middle of a chunk, because its later rows refer to the arrays.
         """
-        held_texts = self._arena.take_texts()
+        retained_texts = self._arena.take_texts()
         if not program.texts:
             return
         if may_copy and self._retained_bytes > self._retained_bytes_max:
@@ -646,7 +646,7 @@ class CompiledAccumulators(GroupsAccumulator):
             self._retained, self._retained_sizes = copies, _memory_of(copies)
             self._retained_bytes = sum(self._retained_sizes.values())
             self._retained_bytes_max = max(_RETAINED_BYTES_MIN, 2 * self._retained_bytes)
-        arrays = [*held_texts, *arrays]
+        arrays = [*retained_texts, *arrays]
         self._retained += arrays
         for address, size in _memory_of(arrays).items():
             if address not in self._retained_sizes:

@@ -500,15 +500,16 @@ class _Inference:
             return None
         annotated_elements = _parts_of(cls, hint)
         put_elements = self.uses.elements(path, shape == "dict")
-        held_elements = [_element_of(value)] if shape != "dict" else [_element_of(value), _element_of(value.values())]
+        found_elements = [_element_of(value)] if shape != "dict" else [_element_of(value), _element_of(value.values())]
         if cls is Counter:
-            held_elements[1:] = [Element(("int",))]
+            found_elements[1:] = [Element(("int",))]
         if cls is defaultdict and (made_by := _NUMBERS.get(value.default_factory)) is not None:
-            held_elements[1:] = [Element((made_by,))]
-        if value and cls is dict and hint is None and None not in held_elements:
-            annotated_elements = held_elements
+            found_elements[1:] = [Element((made_by,))]
+        if value and cls is dict and hint is None and None not in found_elements:
+            annotated_elements = found_elements
         merged_elements = [
-            one or two or three for one, two, three in zip(annotated_elements, held_elements, put_elements, strict=True)
+            one or two or three
+            for one, two, three in zip(annotated_elements, found_elements, put_elements, strict=True)
         ]
         parts = [each for each in merged_elements if each is not None]
         if len(parts) < len(merged_elements):

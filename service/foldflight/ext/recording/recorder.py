@@ -261,7 +261,7 @@ class ExchangeRecorder:
             return
         batch = getattr(frame, "batch", None)
         if batch is not None and ERROR in batch.schema.names and batch.column(ERROR).null_count < batch.num_rows:
-            self._is_wanted = True
+            self._is_kept = True
             self._learn_names()
         self._note(format_.SERVER, frame)
         if isinstance(frame, Mapped) and frame.last:
@@ -289,7 +289,7 @@ class ExchangeRecorder:
         if isinstance(error, RetryableError):
             self._drop()
             return
-        self._is_wanted = True
+        self._is_kept = True
         self._learn_names(first=error.slot)
         problem = self._problem
         error.recorded = self._end(error) or (problem and f"no: {problem}")
@@ -308,7 +308,7 @@ class ExchangeRecorder:
         self._names: dict[int, Mapping[str, Any]] = {}
         self._selected_slots: list[int] = []  # slots with known keys whose rows are recorded
         self._chunk = self._opening
-        self._is_wanted = self._plan.of == "all"
+        self._is_kept = self._plan.of == "all"
         self._problem = None
         self._is_left_out = False
 
@@ -327,7 +327,7 @@ class ExchangeRecorder:
         selected_frame = self._select(frame)
         if kind == format_.ENGINE:
             self._is_left_out = selected_frame is None
-            self._is_wanted |= isinstance(self._plan.of, Mapping) and isinstance(selected_frame, (Chunk, States))
+            self._is_kept |= isinstance(self._plan.of, Mapping) and isinstance(selected_frame, (Chunk, States))
         elif self._is_left_out and not isinstance(frame, Wanted):
             return  # the answers of a frame that is not recorded
         if selected_frame is None:
@@ -415,7 +415,7 @@ class ExchangeRecorder:
     def _end(self, error: FoldflightError | None = None) -> str | None:
         """Write the recording if it is selected. Return the note for the error; None if it is not written."""
         note = None
-        if self._is_wanted and (self._unwritten_parts or self._file is not None):
+        if self._is_kept and (self._unwritten_parts or self._file is not None):
             try:
                 note = self._keep(error)
             except (OSError, pa.ArrowException, FoldflightError) as problem:

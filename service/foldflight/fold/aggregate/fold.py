@@ -189,7 +189,14 @@ class Fold:
                 yield index, each
 
     def _ask_view(
-        self, index: int, slot: int, view: str, question: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+        self,
+        index: int,
+        slot: int,
+        view: str,
+        question: pa.Array,
+        read: Callable[[pa.Array], Any],
+        *,
+        are_retained: bool,
     ) -> Any:
         """Ask the engine for entries of one view of one slot, as `AskView`."""
         assert self._ask is not None
@@ -204,7 +211,7 @@ class Fold:
             answers = [_answered_view(batch, slot, f"state_{index}", state_type, view) for batch in batches]
             return read(pa.concat_arrays(answers) if answers else pa.nulls(0, question.type))
 
-        return self._ask(request, read_answers, are_held=are_held)
+        return self._ask(request, read_answers, are_retained=are_retained)
 
     @_with_precision
     def fold(self, batch: pa.RecordBatch) -> None:

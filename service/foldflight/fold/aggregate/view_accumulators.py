@@ -40,7 +40,7 @@ class AskView(Protocol):
     """Asks the engine for entries of a view."""
 
     def __call__(
-        self, slot: int, view: str, question: pa.Array, read: Callable[[pa.Array], Any], *, are_held: bool
+        self, slot: int, view: str, question: pa.Array, read: Callable[[pa.Array], Any], *, are_retained: bool
     ) -> Any:
         """Ask one question, and return what `read` makes of its n answers, both in the type of the view.
 
@@ -49,7 +49,7 @@ class AskView(Protocol):
             view: The name of the view.
             question: The question.
             read: Takes the answers.
-            are_held: Whether the entries of the answers stay in memory until states are returned.
+            are_retained: Whether the entries of the answers stay in memory until states are returned.
 
         Raises:
             Unanswered: There is no answer, or `read` raised an error.
@@ -90,9 +90,9 @@ class Source:
             raise TypeError(
                 f"the key {key!r} is not exact in {self._serializer.key.arrow}, the type of keys of {self._name}"
             )
-        return self._ask(self._slot, self._name, question, read, are_held=True)
+        return self._ask(self._slot, self._name, question, read, are_retained=True)
 
-    def pages(self, *, are_held: bool) -> Iterator[ViewPart]:
+    def pages(self, *, are_retained: bool) -> Iterator[ViewPart]:
         """Iterate over all entries, in parts, which the caller holds or not."""
         last: list[Any] = []
         count = 0
@@ -109,7 +109,7 @@ class Source:
 
         while True:
             question = self._question(last, complete=True)
-            page = self._ask(self._slot, self._name, question, read, are_held=are_held)
+            page = self._ask(self._slot, self._name, question, read, are_retained=are_retained)
             yield page
             if page.complete:
                 return
@@ -247,21 +247,21 @@ class CachedMap(MapView[Any, Any]):
             return not self._entries
         return super().is_empty()
 
-    def _pairs(self, *, are_held: bool = False) -> Iterator[tuple[Any, Any]]:
+    def _pairs(self, *, are_retained: bool = False) -> Iterator[tuple[Any, Any]]:
         resize_count = self._resize_count
         self._readers += 1
         try:
-            for pair in self._entries.items() if self._is_whole else self._stored_pairs(are_held=are_held):
+            for pair in self._entries.items() if self._is_whole else self._stored_pairs(are_retained=are_retained):
                 yield pair
                 if self._resize_count != resize_count:
                     raise RuntimeError("a MapView changed its size during an iteration")
         finally:
             self._readers -= 1
 
-    def _stored_pairs(self, *, are_held: bool) -> Iterator[tuple[Any, Any]]:
+    def _stored_pairs(self, *, are_retained: bool) -> Iterator[tuple[Any, Any]]:
         """Iterate over the entries at the engine, as rows have changed them, then over entries that rows have added."""
         changed_keys, seen_keys = list(self._changed_keys), set()
-        for page in self.source.pages(are_held=are_held):
+        for page in self.source.pages(are_retained=are_retained):
             for key, value in zip(page.keys, page.values, strict=True):
                 if key in self._absent:
                     continue
@@ -274,7 +274,7 @@ class CachedMap(MapView[Any, Any]):
                 yield key, self._entries[key]
 
     def __copy__(self) -> MapView[Any, Any]:
-        return MapView(self._pairs(are_held=True))
+        return MapView(self._pairs(are_retained=True))
 
     def __repr__(self) -> str:
         return "MapView(...)"
@@ -342,26 +342,26 @@ class CachedList(ListView[Any]):
         return not self._stored_count and not self._items
 
     def __iter__(self) -> Iterator[Any]:
-        return self._read(are_held=False)
+        return self._read(are_retained=False)
 
-    def _read(self, *, are_held: bool) -> Iterator[Any]:
+    def _read(self, *, are_retained: bool) -> Iterator[Any]:
         clears = self._clears
         if self._stored_count:
-            yield from self._stored_items(clears, are_held=are_held)
+            yield from self._stored_items(clears, are_retained=are_retained)
         index = 0
         while index < len(self._items) and self._clears == clears:
             yield self._items[index]
             index += 1
 
-    def _stored_items(self, clears: int, *, are_held: bool) -> Iterator[Any]:
-        for page in self.source.pages(are_held=are_held):
+    def _stored_items(self, clears: int, *, are_retained: bool) -> Iterator[Any]:
+        for page in self.source.pages(are_retained=are_retained):
             for value in page.values:
                 yield value
                 if self._clears != clears:
                     return
 
     def __copy__(self) -> ListView[Any]:
-        return ListView(self._read(are_held=True))
+        return ListView(self._read(are_retained=True))
 
     def __repr__(self) -> str:
         return "ListView(...)"

@@ -42,7 +42,7 @@ from foldflight.errors import FoldflightError
 from foldflight.server.flightbase import authority, connections_max, listen
 from foldflight.server.ops.status import Status
 from foldflight.server.rpc_server import CallServer, CallStatus, IncomingCall, ServedMethod
-from foldflight.server.run.settings import port_taken
+from foldflight.server.run.settings import port_in_use_error
 
 _logger = logging.getLogger("foldflight.server")
 
@@ -246,7 +246,7 @@ class HealthServer:
                 refuse=_is_refused,
             )
         except OSError:
-            raise port_taken("health_port", host, port) from None
+            raise port_in_use_error("health_port", host, port) from None
 
     @property
     def port(self) -> int:

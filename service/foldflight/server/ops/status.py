@@ -39,7 +39,7 @@ BY_FUNCTION = ("functions", "code_digests", "kinds", "folded", "call_rates", "fu
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) .*\r\ncontent-length: (\d+)\r\n", re.DOTALL | re.IGNORECASE)
-_ASKED_AT_ONCE = 128
+_QUESTIONS_AT_ONCE = 128
 
 
 class Status:
@@ -195,7 +195,7 @@ def fleet_of(host: str, port: int) -> dict[str, Any]:
 
 async def _ask_all(addresses: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     """Return the own status of each server, or why there is none."""
-    permits = asyncio.Semaphore(_ASKED_AT_ONCE)
+    permits = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
 
     async def ask(host: str, port: int) -> dict[str, Any]:
         address = authority(host, port)

@@ -52,7 +52,7 @@ from foldflight.server.ops.logs import Logger, make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics, ServerCollector
 from foldflight.server.ops.status import Status
 from foldflight.server.run.compilation import Compilation, spare_folder
-from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_taken
+from foldflight.server.run.settings import SETTINGS, Settings, compiled_folder_of, load_settings, port_in_use_error
 
 # Settings of a server beside other code, which nobody probes.
 FREE_PORTS: Final[Mapping[str, object]] = {"port": 0, "health_port": "off", "http_port": "off"}
@@ -495,7 +495,7 @@ def check_port_free(host: str, port: int) -> None:
                 f"cannot listen on {host}: {reason}; set {setting.flag} or {setting.variable} to an address of this "
                 "machine, or to 0.0.0.0 for all of them",
             ) from None
-        raise port_taken("port", host, port, error.strerror) from None
+        raise port_in_use_error("port", host, port, error.strerror) from None
 
 
 def _print_ready(ready_line: dict[str, Any]) -> None:

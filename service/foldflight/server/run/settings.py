@@ -342,7 +342,7 @@ def compiled_folder_of(text: str | None) -> Path | Literal["user"] | None:
     return None if text is None else "user" if text == "user" else Path(text)
 
 
-def port_taken(name: str, host: str, port: int, reason: str | None = None) -> RejectedError:
+def port_in_use_error(name: str, host: str, port: int, reason: str | None = None) -> RejectedError:
     """Return the error for a port that cannot be bound. `name` is the setting of the port."""
     setting = SETTINGS[name]
     return RejectedError(

@@ -126,7 +126,7 @@ def test_rows_that_do_not_fit_are_interpreted_alone(
     assert not other.inner.holds_any
 
 
-def test_many_such_rows_leave_all_to_the_interpreter_until_they_are_forgotten(programs: Programs) -> None:
+def test_many_rows_that_do_not_fit_leave_all_to_the_interpreter_for_a_time(programs: Programs) -> None:
     """The interpreter takes over where one by one would be slower; the next epoch begins with compiled code."""
     one, other = both(programs)
     rows = rows_of(*MANY, *[(0, BIG, "b"), (1, 5, LONG)] * 40, *MANY)

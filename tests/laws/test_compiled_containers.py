@@ -649,7 +649,7 @@ def test_accumulators_that_share_a_list_stay_interpreted(first: int) -> None:
 
 
 @pytest.mark.every_turn
-def test_what_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
+def test_memory_that_messages_of_ipc_keep_is_counted_as_a_whole(hot: Programs) -> None:
     """The column of texts is a small part of the message that it keeps alive, and its slices are one message."""
     batch = pa.RecordBatch.from_pydict({"step": ["a", "b"] * 50, "value": range(100), "more": ["x" * 1000] * 100})
     sink = pa.BufferOutputStream()

@@ -374,7 +374,7 @@ def test_code_that_cannot_be_compiled_is_refused_with_a_reason(body: str, why: s
         ("return len(text.replace('a', 'b', 1))", "replace of text with names or a count"),
     ],
 )
-def test_what_depends_on_types_is_not_compiled_with_a_reason(body: str, why: str) -> None:
+def test_code_that_depends_on_types_is_not_compiled_with_a_reason(body: str, why: str) -> None:
     """The reason names the line, and code that is compiled in its place."""
     scope: dict[str, Any] = {}
     exec(compile(f"def odd(text: str) -> int:\n    {body}", "odd.py", "exec"), scope)

@@ -586,7 +586,7 @@ class MixedKeys:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_what_is_not_compiled_tells_why_with_its_line(cls: Any, why: str, hot: Programs) -> None:
+def test_code_that_is_not_compiled_has_a_reason_with_its_line(cls: Any, why: str, hot: Programs) -> None:
     reason = refusal(hot, bound_of(cls))
     assert why in reason
     assert "(test_compiled_records.py:" in reason

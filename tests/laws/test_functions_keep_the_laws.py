@@ -186,7 +186,7 @@ def test_only_functions_have_laws() -> None:
         check_laws(Bag)
 
 
-def test_a_function_that_takes_some_nulls_is_told_of_skip_nulls() -> None:
+def test_skip_nulls_is_advised_for_a_function_that_takes_some_nulls() -> None:
     """A function that handles rows of NULLs, and not NULL beside a value, gets the remedy with the rows."""
 
     @udaf
@@ -206,7 +206,7 @@ def test_a_function_that_takes_some_nulls_is_told_of_skip_nulls() -> None:
 
 
 @pytest.mark.parametrize("skip_nulls", [False, True])
-def test_a_function_that_fails_at_nulls_is_told_so(*, skip_nulls: bool) -> None:
+def test_check_says_that_a_function_fails_at_nulls(*, skip_nulls: bool) -> None:
     """That breaks no law, because there may be none; but the result says that a query fails at them, and what helps."""
 
     class Total:
@@ -232,7 +232,7 @@ def test_a_function_that_fails_at_nulls_is_told_so(*, skip_nulls: bool) -> None:
 
 
 @pytest.mark.parametrize("forgets", ["accumulate", "get_value", ""])
-def test_a_function_whose_result_no_row_changes_is_told_so(forgets: str) -> None:
+def test_check_says_that_no_row_changes_the_result(forgets: str) -> None:
     """Without a `return`, an accumulator stays as it is, or each result is NULL, and all laws hold."""
 
     class Total:

@@ -252,7 +252,7 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
         author.loops.deserialized(payload, author.accumulator.type)
 
 
-def test_what_is_serialized_can_be_read(tmp_path: Path) -> None:
+def test_serialized_states_can_be_read(tmp_path: Path) -> None:
     """A state with a class that would not be read again is not written; classes of java.util and of the jar are."""
     source = """
     package com.acme;
@@ -398,7 +398,7 @@ def test_thousands_of_groups_fail(served_functions: dict[str, Function]) -> None
     assert result.column("error").null_count == 1500
 
 
-def test_without_the_loop_a_line_tells_it(
+def test_a_missing_loop_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without Loops.class everything is called row by row, and one line of the log says so."""

@@ -287,7 +287,7 @@ def test_a_migrate_that_raises_names_the_group() -> None:
     assert (excinfo.value.code, excinfo.value.group) == ("USER_CODE", {"name": "bob"})
 
 
-def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_of_migrate_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     """Log lines of migrate are logged by the worker, like lines of other methods."""
     before = engine(version("1", Old))
     before.epoch([rows("ann", "bob")], 0)

@@ -60,7 +60,9 @@ def test_a_restarted_stream_equals_a_batch_of_the_rows_that_were_not_late(
     assert sorted(rows, key=key_of) == sorted((row.asDict() for row in query(in_time).collect()), key=key_of)
 
 
-def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frames_that_a_stream_cannot_fold_are_refused_with_the_remedy(
+    classic: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The error says why, and what to do instead; `explain` says for how long which rows are kept."""
     functions = connect(spark_functions)
     raw = classic.readStream.format("rate").load().withColumnRenamed("timestamp", "at")

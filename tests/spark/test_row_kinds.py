@@ -365,7 +365,7 @@ class Drawn:
         return random.randrange(value)
 
 
-def test_errors_of_others_stay_theirs(classic: Any) -> None:
+def test_errors_of_other_queries_stay_errors_of_spark(classic: Any) -> None:
     """The text of an error of Spark has the plan, in which our own messages stand that have not been raised."""
     rows = classic.createDataFrame([("+I", "a", 1), ("-D", "a", 2)], "op STRING, k STRING, v LONG")
     functions = connect("embedded:")

@@ -77,7 +77,7 @@ def in_new_york(classic: SparkSession) -> Iterator[SparkSession]:
         "1 week -1 hour 90 minutes",
     ],
 )
-def test_gaps_end_where_those_of_spark_do(in_new_york: SparkSession, gap: str) -> None:
+def test_gaps_end_where_the_gaps_of_spark_end(in_new_york: SparkSession, gap: str) -> None:
     """Where clocks change, 24 hours are 24 hours and a day is a day of the calendar, as in Spark."""
     functions = connect(spark_functions)
     times = [(dt.datetime(2024, month, day, 16, tzinfo=dt.UTC),) for month, day in ((3, 8), (7, 1), (11, 1), (11, 2))]

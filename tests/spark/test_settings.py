@@ -26,7 +26,7 @@ def fresh(spark: Any, request: pytest.FixtureRequest) -> Any:
     return spark.newSession() if request.node.callspec.params["spark"] == "classic" else spark
 
 
-def test_one_call_sets_everything_and_says_so(fresh: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_call_sets_everything_and_logs_it(fresh: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """What changed is returned and printed; called again, nothing changes."""
     changed_settings = configure(fresh, partitions=3, local_checkpoints=True)
     assert changed_settings[BATCH_BYTES] == str(2**31 - 1)

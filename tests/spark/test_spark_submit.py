@@ -49,7 +49,7 @@ class Recorder(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-def test_what_spark_submit_creates_is_valid(tmp_path: Path) -> None:
+def test_objects_that_spark_submit_creates_are_valid(tmp_path: Path) -> None:
     """The driver's pod has the guide's image, account, job and fleet; all objects pass the schemas of Kubernetes."""
     import pyspark
 

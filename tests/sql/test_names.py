@@ -236,7 +236,7 @@ def test_items_without_alias_are_found_by_their_names(db: Any, plans_of: Callabl
         assert plans_of(db, both) == ["fold"]
 
 
-def test_a_correlated_block_tells_so(db: Any) -> None:
+def test_explain_says_that_a_block_is_correlated(db: Any) -> None:
     """The reason for its lists is in words, without a condition of Spark."""
     query = "EXPLAIN FOLDFLIGHT SELECT * FROM hav, LATERAL (SELECT my_sum(h.v) FROM hav h WHERE h.k = hav.k)"
     assert sql(db, query).head().why == "it is correlated: it refers to a column of a query around it"

@@ -69,7 +69,7 @@ def test_programs_are_an_accelerator() -> None:
     assert fold.collect().column("output_0").to_pylist() == [3]
 
 
-def test_what_was_opened_is_closed_where_the_compiler_refuses() -> None:
+def test_opened_instances_are_closed_where_the_compiler_refuses() -> None:
     """An instance whose `open` has run is closed, also if opening the fold fails."""
     closed_instances = []
     methods = {"open": lambda self, context: None, "close": lambda self: closed_instances.append(True)}

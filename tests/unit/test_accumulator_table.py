@@ -97,7 +97,7 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
         (object, "interpreted: its states are not typed: "),
     ],
 )
-def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None:
+def test_the_listing_says_whether_vectorised_methods_are_used(returns: type, how: str) -> None:
     """Without records, vectorised methods are not used, and the listing has the reason."""
 
     def create_accumulator(self: Any) -> Any:

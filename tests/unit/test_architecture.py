@@ -155,7 +155,7 @@ def printed_by(program):
     return process.stdout
 
 
-def test_what_takes_long_to_import_is_imported_where_it_is_used():
+def test_modules_that_take_long_to_import_are_imported_where_they_are_used():
     """A Spark worker starts with each query: it does not wait for what its tasks may never need."""
     program = "import sys, foldflight.spark.stream; print(*{name.partition('.')[0] for name in sys.modules})"
     late = {"numba", "pandas", "structlog", "rich", "prometheus_client", "asyncio", "grpc", "google", "click"}

@@ -67,7 +67,7 @@ def test_a_server_is_shown_once():
     assert len(rates([(1.0, answer), (1.0, answer)], [(2.0, answer), (2.0, answer)])) == 2
 
 
-def test_who_does_not_answer_is_shown_with_the_reason():
+def test_a_server_that_does_not_answer_is_shown_with_the_reason():
     """A server that does not answer has a line with its address."""
     problem = "UNREACHABLE: not reachable, and gRPC has a lot to say about it"
     text = render(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": problem}]})]), 80)
@@ -75,7 +75,7 @@ def test_who_does_not_answer_is_shown_with_the_reason():
     assert f"10.0.0.1:8817: {problem}" in text
 
 
-def test_what_differs_between_servers_is_named():
+def test_differences_between_servers_are_named():
     """Different versions of a function, or of foldflight, are listed with their servers."""
     servers = [server("a", 1, functions={"f": "1", "g": "1"}), server("b", 1, functions={"f": "2", "g": "1"})]
     text = render(rates([], [(1.0, {"servers": servers})]))
@@ -95,7 +95,7 @@ def test_the_table_fits_into_eighty_characters():
     assert "3 MiB" in render(servers, 140)
 
 
-def test_who_raised_and_what_memory_there_is_are_shown():
+def test_errors_by_function_and_memory_are_shown():
     """Errors are summed by function over all servers; a server that does not report its memory is not an error."""
     memory = {"bytes": 3 * 2**30, "largest_bytes": 2**30, "limit_bytes": 2**31}
     servers = [

@@ -401,7 +401,7 @@ def test_a_batch_must_return_a_value_for_each_row(result_value) -> None:
     assert one.code == "RESULT_TYPE"
 
 
-def test_who_leaves_cancels_its_calls_and_not_those_of_others() -> None:
+def test_an_exchange_that_leaves_cancels_its_own_calls_only() -> None:
     """Calls of an exchange that leaves are cancelled outside, too; a shared one goes on for the other exchange."""
     cancelled_calls, began = [], []
 
@@ -460,7 +460,7 @@ def test_code_in_a_call_sees_its_id() -> None:
     assert call_ids("a", "f", [["ab", "c"]]) != call_ids("a", "f", [["a", "bc"]])
 
 
-def test_what_raises_system_exit_fails_its_row() -> None:
+def test_an_exit_fails_its_row_only() -> None:
     """An exit of the author's code ends neither the thread of the loop nor the other rows."""
 
     async def exits(x):

@@ -449,7 +449,9 @@ def test_the_schema_block_says_what_a_value_is(description: Any, value: Any, typ
         ({"type": "map"}, {"a": 1}, pa.string(), "a type without an exact reader"),
     ],
 )
-def test_what_is_not_exact_is_refused(description: Any, value: Any, type_: pa.DataType, message: str | None) -> None:
+def test_values_that_are_not_exact_are_refused(
+    description: Any, value: Any, type_: pa.DataType, message: str | None
+) -> None:
     """With the column, the value and what to do."""
     if message is None:
         assert rows(reader({"x": type_}), [in_block(value, **description)])

@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[type, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_missing_is_named(case: str) -> None:
+def test_a_missing_method_is_named(case: str) -> None:
     """A class that an engine could not call is refused, with the missing method and the remedy."""
     cls, options, message = REFUSED[case]
     with pytest.raises(RejectedError, match=message) as excinfo:

@@ -126,7 +126,7 @@ def test_an_interrupt_that_comes_too_late_does_not_end_the_loop() -> None:
     assert len(ended_calls) == 4
 
 
-def test_who_cannot_run_here_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_cannot_be_instantiated_is_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code of a class that is refused while it is instantiated has its own code, with `async` and without."""
 
     class Plain:

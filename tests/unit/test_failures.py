@@ -160,7 +160,7 @@ def test_only_the_slot_fails() -> None:
     assert 'raise ValueError("13 cannot be folded")' in error["trace"]
 
 
-def test_what_comes_for_a_failed_slot_is_skipped() -> None:
+def test_rows_of_a_failed_slot_are_skipped() -> None:
     """The function gets no more rows of a failed slot in the epoch, in this chunk or the next."""
     folded_values: list[int] = []
 

@@ -448,7 +448,7 @@ def test_columns_may_be_added_and_left_out() -> None:
         (dataclasses.replace(LAYOUT, buckets=2), "has other buckets than the query: stored 1"),
     ],
 )
-def test_what_cannot_be_migrated_is_refused_by_name(layout: UpsertLayout, message: str) -> None:
+def test_columns_that_cannot_be_migrated_are_refused_by_name(layout: UpsertLayout, message: str) -> None:
     """With what to do."""
     bucket = Upserted()
     bucket.epoch([(1, 1, ("a", 0.5, None))])

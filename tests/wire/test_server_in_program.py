@@ -93,7 +93,7 @@ def test_an_error_in_the_block_waits_for_no_drain() -> None:
         (["no_such_module"], {}, "no_such_module"),
     ],
 )
-def test_what_cannot_be_served_is_refused(functions: Any, settings: dict[str, Any], message: str) -> None:
+def test_functions_that_cannot_be_served_are_refused(functions: Any, settings: dict[str, Any], message: str) -> None:
     """Bad settings when the server is made, and functions when it begins."""
     with pytest.raises(RejectedError, match=message), Server(functions, **settings):
         pass

@@ -295,7 +295,7 @@ def test_a_bad_group_of_a_batch_is_a_dead_letter(server) -> None:
         assert "get_values" in rows[2]["error"]["message"]
 
 
-def test_what_a_shared_instance_logs_belongs_to_its_exchange(server, log) -> None:
+def test_log_lines_of_a_shared_instance_belong_to_its_exchange(server, log) -> None:
     """`open` has a context for the process, and lines of `accumulate` name the exchange and group they are of."""
     values_of(flight(server), ["a", "b"])
     lines = [json.loads(line) for line in log.getvalue().splitlines() if '"takes"' in line]
@@ -303,7 +303,7 @@ def test_what_a_shared_instance_logs_belongs_to_its_exchange(server, log) -> Non
     assert len({line["exchange"] for line in lines}) == 1
 
 
-def test_what_a_shared_call_logs_is_in_the_log_of_each_exchange(server, log) -> None:
+def test_log_lines_of_a_shared_call_are_in_the_log_of_each_exchange(server, log) -> None:
     """A line of a call with rows of several exchanges may be about any of them, so each of them has it."""
     barrier = threading.Barrier(4)
 

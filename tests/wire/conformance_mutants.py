@@ -411,7 +411,7 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 def distinct_counts_every_row(patch: Patch) -> None:
     counted_class = bound_calls.RowMultiset
     patch.setattr(
-        bound_calls, "Counted", lambda inner, **options: counted_class(inner, **{**options, "each_once": False})
+        bound_calls, "RowMultiset", lambda inner, **options: counted_class(inner, **{**options, "each_once": False})
     )
 
 

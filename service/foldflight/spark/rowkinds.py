@@ -79,7 +79,7 @@ Kinds = Literal["changes", "updates"]
 class Unset(Enum):
     """The default of an argument for which None has a meaning."""
 
-    UNSET = "unsaid"
+    UNSET = "unset"
 
     def __repr__(self) -> str:
         return self.name

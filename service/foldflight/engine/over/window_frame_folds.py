@@ -53,7 +53,7 @@ _Slots = npt.NDArray[np.int32]
 
 def fold_of(part: Part) -> WindowFrameFold:
     """Return what folds the window frames of a part."""
-    return _MovingFrame(part) if part.strategy in (Strategy.ACCUMULATE, Strategy.RETRACT) else _Separate(part)
+    return _MovingWindowFrame(part) if part.strategy in (Strategy.ACCUMULATE, Strategy.RETRACT) else _Separate(part)
 
 
 class WindowFrameFold(ExitStack, ABC):
@@ -111,7 +111,7 @@ class WindowFrameFold(ExitStack, ABC):
         return self._store.take(positions, self._layout.columns.names)
 
 
-class _MovingFrame(WindowFrameFold):
+class _MovingWindowFrame(WindowFrameFold):
     """Accumulates rows that enter the window frame, and retracts rows that leave it."""
 
     def __init__(self, part: Part) -> None:

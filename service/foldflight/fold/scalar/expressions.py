@@ -175,7 +175,7 @@ class OpenExpressions(Stateless):
                     log=resources.log,
                 )
                 self._evaluations.append(self._open_step(step, each, context, request, resources))
-        except BaseException:  # also `Unanswered`, and interrupts
+        except BaseException:  # also `UnansweredQuestion`, and interrupts
             with contextlib.suppress(FunctionError):  # the first error is the cause
                 self.close()
             raise

@@ -17,7 +17,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import Resources
+from foldflight.fold.resources import Resources
 from foldflight.functions import Call, Registry
 
 SUITE = "fold"

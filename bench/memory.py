@@ -21,7 +21,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight.client.exchange import PROGRAMS
 from foldflight.engine.keys.index import KeyIndex
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.request import Resources
+from foldflight.fold.resources import Resources
 
 SUITE = "memory"
 BASE = "Python dict of accumulators"

@@ -7,7 +7,8 @@ from typing import Any
 
 from foldflight.fold.aggregate.bound_calls import BoundCall
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
+from foldflight.functions.query.call import Options
 
 _RESOURCES = ("signer", "metrics", "log", "accelerator", "ask")
 

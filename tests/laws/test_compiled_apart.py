@@ -13,9 +13,10 @@ from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.udaf import function_of
+from foldflight.functions.query.call import Options
 from foldflight.testing.laws import _Subject
 from tests.laws.alike import SIGNER, interpret, outcome
 

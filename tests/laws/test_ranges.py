@@ -17,9 +17,10 @@ from foldflight.client import FunctionHandle
 from foldflight.client.exchange import PROGRAMS_AT_ONCE
 from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER
-from foldflight.fold.request import Request, Resources
+from foldflight.fold.resources import Resources
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.functions.author.udaf import function_of
+from foldflight.functions.query.call import Request
 from foldflight.functions.types.values import CastError, cast_results
 from foldflight.server.run.lifecycle import serving
 from foldflight.testing import run_epochs, run_over

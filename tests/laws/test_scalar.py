@@ -21,9 +21,10 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Request, Resources
+from foldflight.fold.resources import Resources
 from foldflight.fold.scalar import evaluation
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
+from foldflight.functions.query.call import Request
 from foldflight.functions.types.values import cast_results
 from foldflight.functions.types.vectors import Vector
 from foldflight.testing import check_laws

@@ -10,9 +10,10 @@ from foldflight import RejectedError, udaf
 from foldflight.exchange.frames import Open
 from foldflight.exchange.server_exchange import bind, describe
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Request, Resources
+from foldflight.fold.resources import Resources
 from foldflight.functions import Call, Registry
 from foldflight.functions.author.udaf import function_of
+from foldflight.functions.query.call import Request
 from foldflight.testing.pair import LIMITS, ExchangePair
 
 COLUMNS = pa.schema([("x", pa.int64())])

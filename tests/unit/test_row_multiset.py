@@ -16,10 +16,10 @@ from foldflight.fold.aggregate import row_multiset
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
 from foldflight.fold.rows import hashable_key
 from foldflight.functions import Call, udaf
-from foldflight.functions.query.call import Order
+from foldflight.functions.query.call import Options, Order
 from foldflight.functions.registry import Registry
 
 SCHEMA = pa.schema(

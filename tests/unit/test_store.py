@@ -34,7 +34,8 @@ from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
+from foldflight.functions.query.call import Options
 from foldflight.functions import Call, Registry
 
 lines = []

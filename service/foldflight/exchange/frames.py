@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
 from foldflight.fold.mode import Folding, Mode
-from foldflight.fold.request import Request
 from foldflight.functions.author.context import LogRecord
 from foldflight.functions.author.spec import AnyFunction, Function, FunctionKind
+from foldflight.functions.query.call import Request
 from foldflight.functions.types.sql import needs_zone, parse_type, sql_name
 from foldflight.functions.types.views import ViewSpec
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -50,11 +50,11 @@ from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.coroutines import Calls, Coroutines, RecordedCoroutines
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import Request, Resources, UnansweredQuestion
+from foldflight.fold.resources import Resources, UnansweredQuestion
 from foldflight.fold.scalar.expressions import BoundExpressions, BoundStep
 from foldflight.functions import Call, LogRecord, MetricSink, Registry, Step
 from foldflight.functions.author.spec import BoundFunction
-from foldflight.functions.query.call import text_of_literals
+from foldflight.functions.query.call import Request, text_of_literals
 from foldflight.functions.types.sql import check_plain
 
 BoundRequest: TypeAlias = BoundAggregates | BoundExpressions
@@ -92,7 +92,13 @@ class ExchangeStats:
 
 
 class Recorder(Protocol):
-    """Records the frames, answers and errors of an exchange."""
+    """Records the frames, answers and errors of an exchange.
+
+    Attributes:
+        group_of: Returns the keys of a slot; None where keys are unknown, as on servers.
+    """
+
+    group_of: Callable[[int], Mapping[str, Any]] | None
 
     def record_frame(self, frame: Frame) -> None:
         """Take a frame of the engine, before it is handled."""
@@ -316,7 +322,7 @@ class ServerExchange:
     def _ask(
         self, question: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any], *, are_retained: bool
     ) -> Any:
-        """Ask the engine for entries while a function is being called. See `fold.request.AskEngine`."""
+        """Ask the engine for entries while a function is being called. See `fold.resources.AskEngine`."""
         try:
             if self._asking_failed is not None:
                 raise UnansweredQuestion

@@ -21,7 +21,7 @@ from foldflight.functions.author.context import OPEN_FOLD, FunctionContext, LogR
 from foldflight.functions.author.spec import BoundFunction, CallBounds, Methods, RegisteredFunction
 
 if TYPE_CHECKING:
-    from foldflight.fold.request import Resources
+    from foldflight.fold.resources import Resources
 
 
 _ID_BYTES: Final = 16

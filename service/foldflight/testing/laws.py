@@ -32,9 +32,10 @@ from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.aggregate.state_codecs import StateCodec, state_codec
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
 from foldflight.functions import AnyFunction, Call, Function, Registry, RowKind, ScalarFunction, function_of
 from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.query.call import Options
 from foldflight.functions.types.arrow import concat_batches, is_json
 from foldflight.functions.types.serializer import views_in
 from foldflight.functions.types.sql import sql_name

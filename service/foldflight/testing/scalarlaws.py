@@ -18,9 +18,10 @@ from foldflight.exchange.server_exchange import bind
 from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.failures import ERROR
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Request, Resources
+from foldflight.fold.resources import Resources
 from foldflight.fold.rows import ROW
 from foldflight.functions import AnyFunction, Registry, ScalarFunction, Step, StepArgument
+from foldflight.functions.query.call import Request
 from foldflight.shipping.pickling import unpickled_copy
 
 Rows = list[tuple[Any, ...]]

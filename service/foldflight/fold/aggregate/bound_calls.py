@@ -22,10 +22,10 @@ from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.aggregate.vectorised_accumulators import vectorised_accumulators
 from foldflight.fold.aggregate.view_accumulators import AskView, ViewAccumulators
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, user_failure
-from foldflight.fold.request import Options, Resources
+from foldflight.fold.resources import Resources
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundFunction, BoundScalar, Function
-from foldflight.functions.query.call import Call, Step
+from foldflight.functions.query.call import Call, Options, Step
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.arrow import is_nested
 from foldflight.functions.types.sql import sql_name

@@ -22,9 +22,9 @@ from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.aggregate.view_accumulators import ViewAccumulators
 from foldflight.fold.failures import ERROR, Failures, close_all
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Options, Request, Resources
+from foldflight.fold.resources import Resources
 from foldflight.fold.rows import Column, Mask, Rows, Slots, capacity_for
-from foldflight.functions.query.call import RowKind
+from foldflight.functions.query.call import Options, Request, RowKind
 from foldflight.functions.registry import Registry
 from foldflight.functions.types.arrow import is_overflow
 

@@ -33,7 +33,7 @@ from foldflight.functions.types.values import CastError, cast_results, exact_typ
 from foldflight.functions.types.vectors import has_vectors, ignore_float_errors, is_vector
 
 if TYPE_CHECKING:
-    from foldflight.fold.request import Resources
+    from foldflight.fold.resources import Resources
 
 _UNCHANGEABLE: Final = (
     int,

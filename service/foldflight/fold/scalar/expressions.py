@@ -23,7 +23,7 @@ from foldflight.fold.aggregate.bound_calls import check_fingerprint, column_of, 
 from foldflight.fold.coroutines import Answer, Calls, Check, Coroutines, call_ids, failure_of, no_coroutines
 from foldflight.fold.failures import ERROR, ERROR_TYPE, Failures, close_all
 from foldflight.fold.mode import Mode
-from foldflight.fold.request import Request, Resources, Stateless
+from foldflight.fold.resources import Resources, Stateless
 from foldflight.fold.rows import ROW, Column, Rows, Slots
 from foldflight.fold.scalar.evaluation import (
     Instance,
@@ -36,7 +36,7 @@ from foldflight.fold.scalar.evaluation import (
 )
 from foldflight.functions.author.context import FunctionContext
 from foldflight.functions.author.spec import BoundScalar, ScalarFunction
-from foldflight.functions.query.call import Step, StepArgument
+from foldflight.functions.query.call import Request, Step, StepArgument
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.types.sql import is_larger_than
 from foldflight.functions.types.values import exact_types

@@ -1,7 +1,7 @@
 """Uses of functions in a query: a `Call` of an aggregate, a `Step` of an expression, and the kinds of the rows.
 
 Both have direct arguments (`literals`): what functions get of them, and checks of their names and of their values by
-annotations, are here.
+annotations, are here. A `Request` has all of the uses of one exchange.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.types.sql import is_nan, rank
@@ -324,3 +325,40 @@ def _members_fit(values: Collection[Any], arguments: tuple[Any, ...], *, is_tupl
     if is_tuple and arguments[-1] is not Ellipsis:
         return len(values) == len(arguments) and all(map(fits, values, arguments))
     return all(fits(each, arguments[0]) for each in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the calls or steps of an exchange are evaluated.
+
+    Args:
+        row_outputs: Whether the answer to each chunk has the outputs after each of its rows.
+        emits: Whether chunks have a column `emit`, bool without NULLs: outputs are only computed and returned after the
+            rows where it is true. It needs `row_outputs`.
+        isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
+        job_parameters: Parameters that functions read from their context.
+        keeps_views: Whether the engine keeps the entries of views apart from states. Chunks are then answered.
+    """
+
+    row_outputs: bool = False
+    emits: bool = False
+    isolate_errors: bool = False
+    job_parameters: Mapping[str, str] = field(default_factory=dict)
+    keeps_views: bool = False
+
+
+@dataclass(frozen=True)
+class Request(Options):
+    """The request of an exchange, and its options.
+
+    Args:
+        calls: The calls; call i has the columns `state_i` and `output_i` in the results.
+        columns: The schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
+        steps: Expressions of scalar and table functions, instead of calls.
+        outputs: The numbers of the steps whose results are outputs.
+    """
+
+    calls: tuple[Call, ...]
+    columns: pa.Schema
+    steps: tuple[Step, ...] = field(default=(), kw_only=True)
+    outputs: tuple[int, ...] = field(default=(), kw_only=True)

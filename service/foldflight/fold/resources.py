@@ -1,4 +1,4 @@
-"""What the evaluators of aggregates and of expressions take: the request of an exchange and the process's resources.
+"""What the evaluators of aggregates and of expressions take beside a request: the resources of the process.
 
 `exchange.server_exchange.bind` binds a `Request` to functions and columns, which gives the content of `Opened`. Opening
 that gives a `Fold` or an `OpenExpressions`, which takes rows and, if it has states, states.
@@ -6,8 +6,8 @@ that gives a `Fold` or an `OpenExpressions`, which takes rows and, if it has sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from foldflight.fold.accelerator import INTERPRETER, Accelerator
 from foldflight.fold.coroutines import Check, Coroutines, go_on
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions.author.context import LogRecord, MetricSink
-from foldflight.functions.query.call import Call, Step
 
 
 class UnansweredQuestion(BaseException):
@@ -42,43 +41,6 @@ class AskEngine(Protocol):
         Raises:
             Unanswered: There is no answer, or `read` raised an error.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How the calls or steps of an exchange are evaluated.
-
-    Args:
-        row_outputs: Whether the answer to each chunk has the outputs after each of its rows.
-        emits: Whether chunks have a column `emit`, bool without NULLs: outputs are only computed and returned after the
-            rows where it is true. It needs `row_outputs`.
-        isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
-        job_parameters: Parameters that functions read from their context.
-        keeps_views: Whether the engine keeps the entries of views apart from states. Chunks are then answered.
-    """
-
-    row_outputs: bool = False
-    emits: bool = False
-    isolate_errors: bool = False
-    job_parameters: Mapping[str, str] = field(default_factory=dict)
-    keeps_views: bool = False
-
-
-@dataclass(frozen=True)
-class Request(Options):
-    """The request of an exchange, and its options.
-
-    Args:
-        calls: The calls; call i has the columns `state_i` and `output_i` in the results.
-        columns: The schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
-        steps: Expressions of scalar and table functions, instead of calls.
-        outputs: The numbers of the steps whose results are outputs.
-    """
-
-    calls: tuple[Call, ...]
-    columns: pa.Schema
-    steps: tuple[Step, ...] = field(default=(), kw_only=True)
-    outputs: tuple[int, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import server_exchange
 from foldflight.exchange.frames import Open
 from foldflight.extensions import Extension
 from foldflight.functions import Registry
 
 if TYPE_CHECKING:
     import click
+
+    from foldflight.exchange.server_exchange import Recorder
 
 RECORDING_KEY_BYTES_MIN = 16
 _BYTES_MAX = 1 << 30  # default of `bytes_max`: 1 GiB
@@ -89,16 +90,6 @@ class Recordings:
             raise RejectedError(
                 "SETTINGS", f"the folder of recordings, {self.folder}, cannot be created: {error.strerror}"
             ) from None
-
-
-class Recorder(server_exchange.Recorder, Protocol):
-    """Records one exchange.
-
-    Attributes:
-        group_of: Returns the keys of a slot; None where keys are unknown, as on servers.
-    """
-
-    group_of: Callable[[int], Mapping[str, Any]] | None
 
 
 class RecordingRoom(Protocol):

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.exchange.frames import Open
 from foldflight.functions import Registry
-from foldflight.recording import Recorder, RecordingRoom, Recordings
+from foldflight.recording import RecordingRoom, Recordings
 
 if TYPE_CHECKING:
     import click
+
+    from foldflight.exchange.server_exchange import Recorder
 
 
 def provide() -> RecordingRoom:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
+
+if TYPE_CHECKING:
+    from foldflight.fold.aggregate.state_codecs import StateOrigin
 
 
 class CachedView(NamedTuple):

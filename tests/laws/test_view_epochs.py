@@ -284,3 +284,35 @@ def test_epochs_show_entries_of_nested_keys_and_of_nan() -> None:
     rows = [[{"k": float("nan"), "t": "a", "n": number} for number in (1.0, float("nan"))]] * 2
     last = run_epochs({"n": connect([CountNested])["nested"]("t", "n")}, rows, keys=["k"])[-1]
     assert last.states == {(math.nan,): {"n": {"times": {("a", (1, 1.0)): 2, ("a", (1, math.nan)): 2}}}}
+
+
+class Visits:
+    """The visits of each page by day."""
+
+    days: MapView[str, dict[int, int]]
+
+    def __init__(self) -> None:
+        self.days = MapView()
+
+
+@udaf(name="visits", input_types=["VARCHAR", "BIGINT"], result_type="BIGINT")
+class CountVisits:
+    """Counts days with visits."""
+
+    def create_accumulator(self) -> Visits:
+        return Visits()
+
+    def accumulate(self, acc: Visits, page: str, day: int) -> None:
+        visits = acc.days.get(page, {})
+        acc.days[page] = visits | {day: visits.get(day, 0) + 1}
+
+    def get_value(self, acc: Visits) -> int:
+        return sum(map(len, acc.days.values()))
+
+
+def test_maps_are_values_of_views() -> None:
+    """They are kept from epoch to epoch, and measured as other values are, although Arrow has no lengths of maps."""
+    epochs = [[{"k": 1, "page": "a", "day": day} for day in days] for days in ([1, 2], [2, 3])]
+    last = run_epochs({"n": connect([CountVisits])["visits"]("page", "day")}, epochs, keys=["k"])[-1]
+    assert last.changelog == [("-U", {"k": 1, "n": 2}), ("+U", {"k": 1, "n": 3})]
+    assert last.states == {(1,): {"n": {"days": {"a": [(1, 1), (2, 2), (3, 1)]}}}}

@@ -22,7 +22,7 @@ from foldflight.engine.state import entries as entries_module
 from foldflight.engine.state.manifest import Manifest, Storage, manifests_of
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
-from foldflight.engine.state.viewtable import ViewLookup, ViewTable, one_row_each
+from foldflight.engine.state.viewtable import ViewLookup, ViewTable, _sizes, one_row_each
 from foldflight.exchange.view_columns import split_entries
 from foldflight.functions.types.views import ViewSpec
 from tests.effort import examples
@@ -278,3 +278,15 @@ def test_text_hashes_never_change() -> None:
     assert len(set(together.tolist())) == len(texts)
     assert text_hashes(pa.array([b"a", None])).tolist() == together[[1, 5]].tolist()
     assert together[:2].tolist() == [16294208416658607535, 6774081908283191102]
+
+
+def test_sizes_of_entries_are_about_their_bytes() -> None:
+    """By their sizes, entries are stored beside the state of their group or apart from it."""
+    assert _sizes(pa.array(["abc", "", None])).tolist() == [7, 4, 4]
+    lists = pa.array([[1, 2], [], None, [3]], pa.list_(pa.int64()))
+    assert _sizes(lists).tolist() == [24, 8, 8, 16]
+    assert _sizes(lists.slice(2)).tolist() == [8, 16]
+    assert _sizes(pa.array([{"a": 1, "b": ["abc"]}, None])).tolist()[0] == 8 + (8 + 4 + 3)
+    maps = pa.array([None, [("a", 1)], [("b", 2), ("cd", 3)]], pa.map_(pa.string(), pa.int64()))
+    assert _sizes(maps).tolist() == [8, 8 + (4 + 1) + 8, 8 + (4 + 1) + (4 + 2) + 16]
+    assert _sizes(maps.slice(2)).tolist() == [8 + (4 + 1) + (4 + 2) + 16]

@@ -715,8 +715,10 @@ def _sizes(array: pa.Array) -> Counts:
     if pa.types.is_struct(type_):
         return sum((_sizes(member) for member in array.flatten()), np.zeros(len(array), np.int64))
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
-        rows, items = _flat(array)
-        return 8 + np.bincount(rows, _sizes(items), len(array)).astype(np.int64)
+        offsets = array.offsets.to_numpy()
+        parts = [array.keys, array.items] if pa.types.is_map(type_) else [array.values]
+        sizes = sum(_sizes(part.slice(offsets[0], offsets[-1] - offsets[0])) for part in parts)
+        return np.diff(np.r_[0, np.cumsum(sizes)][offsets - offsets[0]]) + 8
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         lengths = pc.binary_length(array).fill_null(0)
         return 4 + lengths.to_numpy(zero_copy_only=False).astype(np.int64)

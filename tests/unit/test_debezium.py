@@ -625,6 +625,8 @@ def test_events_that_change_no_row_are_skipped(message: Any) -> None:
         (event("c"), {}, "lacks its new row, after"),
         (event("d"), {"keys": ("x",)}, "lacks its old row"),
         ({"x": 5}, {}, "flattened"),
+        ({"x": 5, "source": "web"}, {}, "flattened"),  # no change of a schema, which would be skipped
+        ({"x": 5, "ddl": "CREATE"}, {}, "flattened"),
         ({"x": 5}, {"keys": ("x",)}, "does not say whether it deletes"),
         (
             {"table": "t", "op_type": "U", "op_ts": "5", "before": {}, "after": {}},

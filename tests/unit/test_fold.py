@@ -738,6 +738,20 @@ def test_states_of_another_version_are_refused(function: type) -> None:
         assert excinfo.value.code == "STATE_MISMATCH"
 
 
+def test_kept_rows_of_another_type_are_refused() -> None:
+    """Rows of DISTINCT are kept with the types of their arguments, which a version with other types cannot fold."""
+    call = replace(BAGGED, distinct=True)
+    older, newer = (
+        udaf(input_types=[type_], result_type="BIGINT", name="bagged", version=version)(type("Kept", (Bagged,), {}))
+        for version, type_ in (("1", "BIGINT"), ("2", "DOUBLE"))
+    )
+    fold = new_fold(call, functions=[older], signer=SIGNER)
+    fold.fold(chunk((0, INSERT, 1), (0, INSERT, 1)))
+    with pytest.raises(RejectedError, match=r"bagged version 2 .* keeps rows") as excinfo:
+        new_fold(call, functions=[newer], signer=SIGNER).merge_states(fold.collect())
+    assert excinfo.value.code == "STATE_MISMATCH"
+
+
 def test_typed_states_of_another_type_are_refused() -> None:
     """A typed state of another layout is STATE_MISMATCH."""
     fold = new_fold(WEIGHTED)

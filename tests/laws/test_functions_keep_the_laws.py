@@ -85,7 +85,7 @@ BREAKS: dict[str, tuple[str, Any, str]] = {
     "retract undoes accumulate": ("retract", last_removed, "retracted"),
     "merge of parts": ("merge", first_only, "folded separately"),
     "get_value changes nothing": ("get_value", empty, "called twice"),
-    "groups are independent": ("create_accumulator", share, "do accumulators share an object"),
+    "groups are independent": ("create_accumulator", share, "create_accumulator gives all groups the same list"),
     "any split of the rows": ("accumulate", lambda self, a, v: a.append(len(SHARED)) or SHARED.append(1), "became"),
 }
 

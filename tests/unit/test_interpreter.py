@@ -10,9 +10,11 @@ import pytest
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold.aggregate.bound_calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Registry
 from tests.folds import open_fold
 
+SIGNER = StateSigner([b"a key of sixteen bytes or more"])
 BATCH = pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 1], pa.int32()), "x": pa.array([1, 2, 3])})
 
 
@@ -221,3 +223,64 @@ def test_decimals_keep_all_their_digits() -> None:
     assert states.column("output_0").to_pylist() == [Decimal(10**37 + 1)]
     fold.merge_states(states)
     assert fold.outputs(pa.array([0], pa.int32())).column("output_0").to_pylist() == [Decimal(2 * 10**37 + 2)]
+
+
+NAMES = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1], pa.int32()), "name": ["ant", "bee"]})
+
+
+class Basket:
+    """An accumulator without annotations."""
+
+    def __init__(self, items: Any, prices: dict[str, int]) -> None:
+        self.items = items
+        self.prices = prices
+
+
+class Total:
+    """Adds up prices of a table, which all accumulators refer to and no row changes."""
+
+    def __init__(self) -> None:
+        self.prices = {"ant": 1, "bee": 2}
+        self.all: dict[str, Any] = {"items": []}
+
+    def create_accumulator(self) -> Any:
+        return Basket({"items": []}, self.prices)
+
+    def accumulate(self, accumulator: Any, name: str) -> None:
+        accumulator.items["items"].append(name)
+
+    def get_value(self, accumulator: Any) -> int:
+        return sum(accumulator.prices[name] for name in accumulator.items["items"])
+
+
+def same_basket(self: Total) -> Any:
+    return self.all
+
+
+def same_items(self: Total) -> Any:
+    return Basket(self.all, self.prices)
+
+
+def total_fold(create: Any) -> Fold:
+    methods = {"create_accumulator": create} if create else {}
+    if create is same_basket:
+        methods["accumulate"] = lambda self, accumulator, name: accumulator["items"].append(name)
+        methods["get_value"] = lambda self, accumulator: len(accumulator["items"])
+    function = udaf(input_types=["STRING"], result_type="BIGINT", name="total")(type("Basic", (Total,), methods))
+    return open_fold(bind_calls(Registry.load([function]), [Call("total", ("name",))], NAMES.schema), signer=SIGNER)
+
+
+@pytest.mark.parametrize("create", [same_basket, same_items])
+def test_an_object_that_all_groups_share_and_rows_change_is_an_error(create: Any) -> None:
+    """Also with one group, because the next new group would begin with its rows."""
+    fold = total_fold(create)
+    with pytest.raises(FunctionError, match=r"USER_CODE: create_accumulator gives all groups the same dict") as error:
+        fold.fold(NAMES[:1])
+    assert error.value.function == "total"
+
+
+def test_groups_may_share_what_no_row_changes() -> None:
+    fold = total_fold(None)
+    for _ in range(2):
+        fold.fold(NAMES)
+    assert fold.outputs(pa.array([0, 1], pa.int32())).column("output_0").to_pylist() == [2, 4]

@@ -7,6 +7,8 @@ import copy
 import datetime
 import decimal
 import numbers
+import pickle
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from itertools import repeat
 from operator import length_hint
@@ -50,6 +52,9 @@ _UNCHANGEABLE: Final = (
     datetime.timedelta,
     np.generic,
 )
+# Exact types, because `len` of a subclass may be an author's code.
+_CONTAINERS: Final = frozenset({list, dict, OrderedDict, defaultdict, Counter, set, deque, bytearray})
+_SHARED_MEMBERS_MAX: Final = 1000
 EMPTY: Final = object()
 """Takes the place of the accumulator in an empty slot."""
 
@@ -118,6 +123,7 @@ class InterpretedAccumulators(GroupsAccumulator):
         self.signer = signer
         self._accumulators: MutableSequence[Any] = []
         self._present = np.zeros(0, np.bool_)
+        self._shared: _SharedObjects | None = None
         # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
         context.slot_at_work = self._slot_at_work
@@ -177,6 +183,7 @@ class InterpretedAccumulators(GroupsAccumulator):
                         steps, has_failed = self._skip_failed(steps), True
         finally:
             self._at_work = None
+        self._require_unshared()
 
     @contextlib.contextmanager
     def _in_methods(self) -> Iterator[None]:
@@ -307,6 +314,7 @@ class InterpretedAccumulators(GroupsAccumulator):
                 self._run_each(rows, zip(progress, arguments, mask.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
+        self._require_unshared()
         if self._casts_each:
             return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
         return self._cast(values, rows.slots if requested is None else rows.slots[requested])
@@ -680,12 +688,93 @@ class InterpretedAccumulators(GroupsAccumulator):
             return
         accumulators, create = self._accumulators, self.methods.create_accumulator
         with self._in_methods():
+            if self._shared is None:
+                self._shared = _SharedObjects.of(create)
             for slot in fresh.tolist():
                 try:
                     accumulators[slot] = create()
                 except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
                     self.fail("create_accumulator", error, slot)
         self.mark_present(fresh[~self.failures.among(fresh)])
+
+    def _require_unshared(self) -> None:
+        """Raise if rows have changed an object that all new accumulators refer to, so that groups see other rows."""
+        if self._shared is not None and (changed := self._shared.changed_type()) is not None:
+            raise FunctionError(
+                "USER_CODE",
+                f"create_accumulator gives all groups the same {changed}, which accumulate has changed, so groups "
+                f"would have rows of other groups; make a new {changed} in each call",
+                function=self.name,
+            )
+
+
+class _SharedObjects:
+    """The containers that two new accumulators have in common, and what these contained before any row.
+
+    Accumulators may share what no row changes, such as a table to look up; so sharing alone is no error.
+
+    Args:
+        objects: The containers.
+    """
+
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self._objects = objects
+        self._before = self._contents()
+
+    @classmethod
+    def of(cls, create: Callable[[], Any]) -> _SharedObjects:
+        """Compare two new accumulators. If they cannot be made, the first slot has the same exception."""
+        try:
+            one, other = create(), create()
+        except (Exception, SystemExit):  # noqa: BLE001 - see above
+            return cls([])
+        if one is other and type(one) not in (*_CONTAINERS, np.ndarray):
+            return cls([] if isinstance(one, _UNCHANGEABLE) or one is None else [one])
+        others = {id(each) for each in _containers(other)}
+        return cls([each for each in _containers(one) if id(each) in others])
+
+    def _contents(self) -> list[bytes | None]:
+        """Return the contents of each object; None for one that cannot be pickled, which is not compared."""
+        contents: list[bytes | None] = []
+        for each in self._objects:
+            try:
+                contents.append(pickle.dumps(each))
+            except Exception:  # noqa: BLE001 - what an author's class raises
+                contents.append(None)
+        return contents
+
+    def changed_type(self) -> str | None:
+        """Return the name of the type of an object that has changed since, or None."""
+        if not self._objects:
+            return None
+        for each, before, now in zip(self._objects, self._before, self._contents(), strict=True):
+            if before is not None and before != now:
+                return type(each).__name__
+        return None
+
+
+def _containers(accumulator: Any) -> Iterator[Any]:
+    """Yield each list, dict, set and array within an accumulator, through attributes and members, once.
+
+    Containers with many members, and what is beyond the first thousand objects, are left out.
+    """
+    seen: set[int] = set()
+    waiting = [accumulator]
+    while waiting and len(seen) < _SHARED_MEMBERS_MAX:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        type_ = type(each)
+        if type_ is np.ndarray and each.size <= _SHARED_MEMBERS_MAX:
+            yield each
+        elif type_ in _CONTAINERS and len(each) <= _SHARED_MEMBERS_MAX:
+            yield each
+            waiting += each.values() if isinstance(each, dict) else each
+        elif type_ is tuple:
+            waiting += each[:_SHARED_MEMBERS_MAX]
+        elif not isinstance(each, type):
+            waiting += getattr(each, "__dict__", {}).values()
 
 
 def cannot_retract(function: Function) -> RejectedError:

@@ -1,9 +1,10 @@
-"""Measures of the structure: lines of code by room, Python calls of small tasks, hashes of a key, Spark's analyses.
+"""Measures of the structure: lines of code, modules and their imports, calls of small tasks, hashes of a key, analyses.
 
 PYTHONPATH=service:. python -m bench.measures [--spark] [PACKAGE]
 
-PACKAGE is the folder of another version of the package: only its lines are counted. `--spark` starts a session and
-measures the planning of the simplest GROUP BY in SQL: how often Spark analyses it, calls of the JVM, and time.
+PACKAGE is the folder of another version of the package: only its lines and modules are measured. `--spark` starts a
+session and measures the planning of the simplest GROUP BY in SQL: how often Spark analyses it, calls of the JVM, and
+time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import sys
 import timeit
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -25,6 +26,8 @@ from foldflight import connect
 from foldflight.testing import run_epochs
 
 PACKAGE = Path(foldflight.__file__).parent
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_SHORT_LINES = 5  # of a function, with its docstring
 _TIMES = 7  # how often a statement is planned: the time is the median
 
 
@@ -47,6 +50,56 @@ def lines_by_room(package: Path) -> Counter[str]:
         name = path.relative_to(package).as_posix()
         rooms[name.partition("/")[0] if "/" in name else "."] += code_lines(path.read_text(encoding="utf-8"))
     return rooms
+
+
+def structure(package: Path) -> dict[str, float]:
+    """Return measures of the modules of a package, of their imports and of the length of functions."""
+    paths = {_module_of(path, package): path for path in package.rglob("*.py")}
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in paths.items()}
+    modules = [module for module, path in paths.items() if path.name != "__init__.py"]
+    importers = Counter(each for module, tree in trees.items() for each in _imports(tree, paths) - {module})
+    loads = {module: _imports(tree, paths, at_load=True) - {module} for module, tree in trees.items()}
+    names = Counter(module.rpartition(".")[2] for module in modules)
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+    short_count = sum((node.end_lineno or 0) - node.lineno < _SHORT_LINES for node in functions)
+    return {
+        "modules without __init__": len(modules),
+        "modules imported by one other": sum(importers[module] == 1 for module in modules),
+        "modules in the longest chain of imports": max(_depth(module, loads, {}) for module in loads),
+        "names of modules in several rooms": sum(count > 1 for count in names.values()),
+        f"percent of functions with at most {_SHORT_LINES} lines": round(100 * short_count / len(functions), 1),
+    }
+
+
+def _module_of(path: Path, package: Path) -> str:
+    return ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _imports(node: ast.AST, modules: Collection[str], *, at_load: bool = False) -> set[str]:
+    """Return the modules that code imports. `at_load`: not those within functions or for annotations only."""
+    imported: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            imported.update(alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module is not None:
+            members = {f"{child.module}.{alias.name}" for alias in child.names}
+            imported |= {each if each in modules else child.module for each in members}
+        elif at_load and (isinstance(child, _FUNCTIONS) or _is_for_annotations(child)):
+            continue
+        else:
+            imported |= _imports(child, modules, at_load=at_load)
+    return imported & set(modules)
+
+
+def _is_for_annotations(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _depth(module: str, loads: Mapping[str, set[str]], known: dict[str, int]) -> int:
+    if module not in known:
+        known[module] = 1  # for imports in a circle, which do not count again
+        known[module] = 1 + max((_depth(each, loads, known) for each in loads[module]), default=0)
+    return known[module]
 
 
 def hashes_of_a_key() -> float:
@@ -109,6 +162,8 @@ def main() -> None:
     for room, count in sorted(rooms.items()):
         print(f"{count:7,} lines of code in {room}")
     print(f"{rooms.total():7,} lines of code in all")
+    for name, measure in structure(folders[0] if folders else PACKAGE).items():
+        print(f"{measure:7} {name}")
     if folders:
         return
     for work in (call_counts.embedded_partition, call_counts.remote_chunk, call_counts.remote_barrier):

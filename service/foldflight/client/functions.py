@@ -57,8 +57,7 @@ class Use:
 
     def alias(self, name: str) -> Use:
         """Return the same use with a name for its output: `with_columns(df, f["m"]("a").alias("x"))`."""
-        if not isinstance(name, str):
-            raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {name!r:.80}")
+        _check_output_name(name)
         return dataclasses.replace(self, name=name)
 
     @property
@@ -195,8 +194,7 @@ class Aggregate:
 
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
-        if not isinstance(name, str):
-            raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {_display_text(name)}")
+        _check_output_name(name)
         return dataclasses.replace(self, name=name)
 
     def where(self, condition: object) -> Aggregate:
@@ -493,6 +491,11 @@ def _is_constant(value: object) -> bool:
         return bool(value == value or value != value) and not _ADDRESS.search(repr(value))  # noqa: PLR0124 - see above
     except Exception:  # noqa: BLE001 - the exception depends on the engine
         return False
+
+
+def _check_output_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {_display_text(name)}")
 
 
 def _display_text(value: object) -> str:

@@ -212,7 +212,7 @@ def from_maxwell(
         for leaf in _leaves(each.dataType):
             if isinstance(leaf, _CAST_BY_TEXT):
                 require(TEXT_CASTS, f"columns of {leaf.simpleString().upper()}, as {each.name} of from_maxwell,")
-    _check_missing(missing)
+    check_missing(missing)
     wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
     # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later.
@@ -276,7 +276,7 @@ def from_canal(
     require_dataframe(df, "from_canal")
     require(TEXT_CASTS, "the values of from_canal, which are texts,")
     row = table_schema(df, schema)
-    _check_missing(missing)
+    check_missing(missing)
     require_columns(df, (_VALUE,), "name the column of JSON so")
     of_tidb = "isDdl STRING, _tidb STRING"
     rows = _strict_json(f"type STRING, data ARRAY<{_ANY_ROW}>, old ARRAY<{_ANY_ROW}>, {of_tidb}")
@@ -593,7 +593,8 @@ def _event_type(rows: st.DataType) -> st.StructType:
     return st.StructType([st.StructField(*each) for each in names_and_types])
 
 
-def _check_missing(missing: object) -> None:
+def check_missing(missing: object) -> None:
+    """Refuse another value of the argument `missing`."""
     if missing not in ("refuse", "null"):
         raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
 

@@ -23,7 +23,13 @@ from pyspark.sql import types as st
 
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
 from foldflight.errors import RejectedError
-from foldflight.ext.changes.cdc import refuse_duplicate_names, require_columns, split_changes, table_schema
+from foldflight.ext.changes.cdc import (
+    check_missing,
+    refuse_duplicate_names,
+    require_columns,
+    split_changes,
+    table_schema,
+)
 from foldflight.ext.changes.connectvalues import Binary, Decimals, DescribedColumn, Intervals, Times, Words
 from foldflight.ext.changes.debeziummessages import ROW_KINDS, SKIPPED, expression_of
 from foldflight.ext.changes.debeziumreader import (
@@ -169,8 +175,7 @@ def from_debezium(
     check_analysable(df, "from_debezium")
     encodings = {"decimals": decimals, "times": times, "binary": binary, "intervals": intervals}
     words = _words(**encodings)
-    if missing not in ("refuse", "null"):
-        raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
+    check_missing(missing)
     if replica_identity not in (None, "full"):
         raise RejectedError(
             "SIGNATURE", f"replica_identity is 'full' or left out, not {replica_identity!r}; others need keys="

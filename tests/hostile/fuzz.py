@@ -52,7 +52,7 @@ from foldflight.exchange.frames import (
     Returns,
     States,
 )
-from foldflight.exchange.ipc import BatchReader
+from foldflight.exchange.ipc import BatchReader, write_batch
 from foldflight.exchange.server_exchange import ServerExchange
 from foldflight.exchange.transitions import Role
 from foldflight.fold.pickles import StateSigner
@@ -143,14 +143,6 @@ def a_states_batch() -> pa.RecordBatch:
 
 STATES = a_states_batch()
 NO_STATES = STATES.slice(0, 0)
-
-
-def stream_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def handle(frame: Any) -> None:
@@ -322,7 +314,7 @@ TARGETS = {
         ],
         inputs=160_000,
     ),
-    "states": Target(states, [stream_of(STATES), stream_of(STATES.slice(0, 1))]),
+    "states": Target(states, [write_batch(STATES), write_batch(STATES.slice(0, 1))]),
     "envelopes": Target(
         envelopes, [bytes([place - 1]) + STATES.column(place)[0].as_py() for place in (2, 3)], inputs=20_000
     ),
@@ -330,7 +322,7 @@ TARGETS = {
     "bundle_content": Target(
         bundle_content, [pb.Bundle.FromString(seal(BUNDLE, BUNDLE_KEYS[0])).content], inputs=30_000
     ),
-    "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
+    "chunks": Target(chunks, [write_batch(ROWS), write_batch(NOTHING)]),
     "any_chunks": Target(
         any_chunks,
         [pack(messages) for (name, _), messages in ANY_MESSAGES.items() if name not in REFUSED_TYPES],
@@ -340,7 +332,7 @@ TARGETS = {
     ),
     "any_states": Target(
         states,
-        [stream_of(STATES)],
+        [write_batch(STATES)],
         forged_stream,
         [stream_of_messages(each) for each in ANY_MESSAGES.values()],
         inputs=40_000,

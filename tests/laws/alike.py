@@ -20,7 +20,8 @@ from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
 from foldflight.fold.pickles import StateSigner
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.author.context import FunctionContext
-from foldflight.functions.author.spec import BoundFunction
+from foldflight.functions.author.spec import BoundFunction, Function
+from foldflight.functions.registry import Registry
 
 Samples = dict[Any, st.SearchStrategy[Any]]
 
@@ -43,6 +44,14 @@ VALUES: Samples = {
     pa.time64("us"): st.one_of(st.integers(0, 3), st.integers(0, 86_399_999_999)),
     pa.duration("us"): st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)),
 }
+
+
+def bound_of(cls: Any) -> BoundFunction:
+    """Return a function whose types are declared, bound to them."""
+    (function,) = Registry.load([cls]).authored
+    assert isinstance(function, Function)
+    assert function.input_types is not None
+    return function.bind(function.input_types, {})
 
 
 def interpret(bound: BoundFunction) -> InterpretedAccumulators:

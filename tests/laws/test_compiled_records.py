@@ -21,10 +21,8 @@ from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions import Registry
-from foldflight.functions.author.spec import BoundFunction, Function
 from tests.effort import examples
-from tests.laws.alike import VALUES, folds_alike, interpret, refusal
+from tests.laws.alike import VALUES, bound_of, folds_alike, interpret, refusal
 
 # mypy: disable-error-code="no-untyped-def,var-annotated,no-untyped-call,attr-defined,operator,index"
 # mypy: disable-error-code="assignment,has-type"
@@ -351,13 +349,6 @@ each_case = pytest.mark.parametrize(
 def hot() -> Programs:
     """Programs that compile at the first row."""
     return Programs(hot_rows=0)
-
-
-def bound_of(cls: Any) -> BoundFunction:
-    (function,) = Registry.load([cls]).authored
-    assert isinstance(function, Function)
-    assert function.input_types is not None
-    return function.bind(function.input_types, {})
 
 
 @each_case

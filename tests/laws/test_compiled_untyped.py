@@ -17,10 +17,8 @@ from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions import Registry
-from foldflight.functions.author.spec import BoundFunction, Function
 from tests.effort import examples
-from tests.laws.alike import VALUES, folds_alike, interpret
+from tests.laws.alike import VALUES, bound_of, folds_alike, interpret
 
 
 @udaf
@@ -748,13 +746,6 @@ each_case = pytest.mark.parametrize(
 def hot() -> Programs:
     """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
     return Programs(LoopStore("user"), hot_rows=0)
-
-
-def bound_of(cls: Any) -> BoundFunction:
-    (function,) = Registry.load([cls]).authored
-    assert isinstance(function, Function)
-    assert function.input_types is not None
-    return function.bind(function.input_types, {})
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ from foldflight.exchange.frames import (
     Wanted,
     sliced_to,
 )
+from foldflight.exchange.ipc import write_batch
 from foldflight.exchange.transitions import Role
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
@@ -380,18 +381,11 @@ def test_a_few_bytes_do_not_stand_for_billions_of_values(name: str) -> None:
         pa.RecordBatch.from_arrays([lists_of_many_items(items)[name]], names=["v"]) for items in (1 << 19, 2**31 - 2)
     )
     assert decode(Message(metadata, few), Role.ENGINE) == Chunk(few)
-    states = pb.EngineFrame(states=pb.States(batch=_stream_of(many))).SerializeToString()
+    states = pb.EngineFrame(states=pb.States(batch=write_batch(many))).SerializeToString()
     for message in (Message(metadata, many), Message(states, CHUNK.slice(0, 0))):
         with pytest.raises(RejectedError, match="values of types without bytes") as excinfo:
             decode(message, Role.ENGINE)
         assert excinfo.value.code == "LIMIT"
-
-
-def _stream_of(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 @given(st.integers(0, 50), st.integers(1, 400))

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, flight_transport
+from foldflight.coroutines import PROCESS_LOOP
 from foldflight.functions.query.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import ProcessServer, serving
+from tests.model_server import ModelServer
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, open_request
 
@@ -79,3 +81,12 @@ def deadlines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[threading.Thr
     before = set(threading.enumerate())
     monkeypatch.setattr(flight_transport, "_watches", {})
     return lambda: {each for each in set(threading.enumerate()) - before if each.name == "foldflight-deadlines"}
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    """A server with models, whose port async functions read from the environment."""
+    with ModelServer() as model:
+        monkeypatch.setenv("MODEL_PORT", str(model.port))
+        yield model
+        PROCESS_LOOP.close_instances()  # the next test has another model

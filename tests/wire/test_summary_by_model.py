@@ -12,17 +12,7 @@ from examples import summary_by_model
 from examples.summary_by_model import SummaryByModel, tokens_of
 from foldflight import FunctionError, connect
 from foldflight.client import Functions
-from foldflight.coroutines import PROCESS_LOOP
 from foldflight.testing import run_epochs
-from tests.model_server import ModelServer
-
-
-@pytest.fixture
-def model(monkeypatch) -> Any:
-    with ModelServer() as model:
-        monkeypatch.setenv("MODEL_PORT", str(model.port))
-        yield model
-        PROCESS_LOOP.close_instances()
 
 
 def functions() -> Functions:

@@ -24,7 +24,6 @@ from foldflight import FunctionContext, FunctionError, Recordings, RejectedError
 from foldflight.client import EmbeddedTransport, FlightTransport, Functions
 from foldflight.client.client_logs import log_records
 from foldflight.client.exchange import begin_task
-from foldflight.coroutines import PROCESS_LOOP
 from foldflight.engine.batch.scalar_task import ScalarQuery, Steps
 from foldflight.engine.query.layout import QueryLayout
 from foldflight.engine.query.query import Query, StreamOptions
@@ -62,14 +61,6 @@ def answers(transport: Any, open_request: Open, *chunks: Any) -> list[Any]:
             exchange.chunk(batch(chunk, open_request.columns))
             answers += exchange.step_outputs().to_pylist()
     return answers
-
-
-@pytest.fixture
-def model(monkeypatch) -> Iterator[ModelServer]:
-    with ModelServer() as model:
-        monkeypatch.setenv("MODEL_PORT", str(model.port))
-        yield model
-        PROCESS_LOOP.close_instances()  # the next test has another model
 
 
 @pytest.fixture

@@ -110,6 +110,25 @@ def test_rows_of_a_fixed_size_are_counted_by_it(monkeypatch: pytest.MonkeyPatch)
         assert exchange.results(1)["output_0"].to_pylist() == [98]
 
 
+def test_the_bytes_of_rows_are_never_too_few() -> None:
+    """They decide whether a message may be too large. Rows of a fixed size may count as a byte more for each value."""
+    fixed = {
+        "b": pa.array([True, None] * 500),
+        "i": pa.array([1] * 1_000, pa.int8()),
+        "d": pa.array([None] * 1_000, pa.decimal128(38, 2)),
+        "t": pa.array([1] * 1_000, pa.timestamp("us")),
+    }
+    batch = pa.record_batch(fixed)
+    open_request = Open(calls=(Call("count"),), columns=batch.schema)
+    for part in (batch, batch.slice(3, 100), batch.slice(0, 0)):
+        assert part.nbytes <= open_request.bytes_of(part) <= part.nbytes + part.num_rows * len(fixed)
+    for other in (pa.array(["a"] * 1_000), pa.array([[1, 2]] * 1_000), pa.nulls(1_000)):
+        varied = pa.record_batch({**fixed, "o": other})
+        open_request = Open(calls=(Call("count"),), columns=varied.schema)
+        assert open_request.bytes_of(varied) == varied.nbytes
+        assert open_request.bytes_of(varied.slice(3, 100)) == varied.slice(3, 100).nbytes
+
+
 def test_rows_without_columns_are_counted() -> None:
     """A chunk may be nothing but a number of rows."""
     frames: list[EngineFrame] = []

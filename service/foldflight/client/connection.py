@@ -86,6 +86,7 @@ class Connection(abc.ABC):
         self._engine = EngineExchange(open_request)
         self._functions = open_request.functions
         self._modes: Sequence[Mode | None] = ()
+        self._row_bytes = open_request.row_bytes
         self._arrays = arrays_in(open_request.columns)
         self._has_slots = not open_request.maps
         self._has_failed = False  # an error occurred, so the exchange is cancelled and not ended in the regular way
@@ -269,6 +270,8 @@ class Connection(abc.ABC):
         if type(frame) is not Chunk:
             return isinstance(frame, (Barrier, Checkpoint))
         batch, bytes_max = frame.batch, self._part_bytes_max
+        if self._row_bytes is not None:
+            return batch.num_rows * max(self._row_bytes, SLOT_BYTES) <= bytes_max
         # Arrays may share a buffer, and a message contains one copy of it for each array.
         return self._arrays * batch.get_total_buffer_size() <= bytes_max and batch.num_rows * SLOT_BYTES <= bytes_max
 

@@ -5,7 +5,6 @@ A user who waits for servers is told why, and for how much longer.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -159,7 +158,7 @@ class FailoverExchange(OpenExchange):
         """Fold the rows of a batch. Small ones are sent together: at the latest before another frame."""
         rows = batch.num_rows
         is_joined = rows <= _SMALL_ROWS_MAX and self._joined_bytes_max > 0 and not self.is_over
-        size = self._size_of(batch) if is_joined and batch.schema == self._open_request.columns else -1
+        size = self._open_request.bytes_of(batch) if is_joined and batch.schema == self._open_request.columns else -1
         if not 0 <= size <= self._joined_bytes_max:
             super().chunk(batch)
             return
@@ -171,18 +170,6 @@ class FailoverExchange(OpenExchange):
         is_full = self._joined_rows >= _JOINED_ROWS_MAX or self._joined_bytes >= self._joined_bytes_max
         if is_full or self._clock.now_s() >= self._joined_since_s + _JOINED_S_MAX:
             self._send_joined()
-
-    @functools.cached_property
-    def _row_bytes(self) -> int | None:
-        """The bytes that a row needs at most; None if the values of a column differ in size."""
-        try:
-            return sum(type_.bit_width // 8 + 1 for type_ in self._open_request.columns.types)
-        except ValueError:
-            return None
-
-    def _size_of(self, batch: pa.RecordBatch) -> int:
-        """Return the bytes of a batch. Arrow, which looks at each buffer, takes as long as all else for a small one."""
-        return int(batch.nbytes) if self._row_bytes is None else batch.num_rows * self._row_bytes
 
     def _bytes_to_join(self) -> int:
         """Return how many bytes of chunks the current server gets together; 0 if it gets each chunk as it is."""

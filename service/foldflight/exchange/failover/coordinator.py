@@ -408,7 +408,7 @@ class Coordinator:
         self._strict = strict
         self._epoch: int | None = None  # of the last barrier
         self._due = 0  # answers that the engine does not have
-        self._replay_log = ReplayLog(returns_states=open_request.returns.states)
+        self._replay_log = ReplayLog(returns_states=open_request.returns.states, bytes_of=open_request.bytes_of)
         self._connection: _Connection | None = None
         self._is_answer_requested = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a connection

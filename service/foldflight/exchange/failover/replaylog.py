@@ -9,7 +9,7 @@ If barriers return no states, frames are kept until a checkpoint returns the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,9 +71,11 @@ class ReplayLog:
 
     Args:
         returns_states: Whether the results of barriers carry states.
+        bytes_of: Returns the bytes of the rows of a chunk.
     """
 
-    def __init__(self, *, returns_states: bool) -> None:
+    def __init__(self, *, returns_states: bool, bytes_of: Callable[[pa.RecordBatch], int]) -> None:
+        self._bytes_of = bytes_of
         self.states = ReplayStates()
         self.frame_bytes = 0
         self._returns_states = returns_states
@@ -93,7 +95,8 @@ class ReplayLog:
             case (States() | Entries() | Chunk()) as frame:
                 batch = frame.batch
                 entry.bytes += batch.num_columns * _COLUMN_BYTES
-                entry.bytes += max(int(batch.nbytes), batch.num_rows * SLOT_BYTES)
+                size = self._bytes_of(batch) if isinstance(frame, Chunk) else int(batch.nbytes)
+                entry.bytes += max(size, batch.num_rows * SLOT_BYTES)
                 if len(slots) and not isinstance(frame, Entries):
                     self._changed_slots.add(slots, int(np.maximum.reduce(slots)) + 1)
             case Forget():

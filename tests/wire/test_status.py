@@ -63,6 +63,7 @@ def fold_rows(exchange: OpenExchange, number: int) -> None:
 
 def test_a_server_says_what_it_does() -> None:
     """Open exchanges, rows, groups, errors, functions and state, before, during and after an exchange and a drain."""
+    began_s = time.monotonic()
     with serving(wire_functions, state_keys=STATE_KEY, server_id="one", exchanges_max=7, drain_s=0) as server:
         with FlightTransport([server.url], deadline_s=DEADLINE_S).open(open_request(COUNT)) as exchange:
             fold_rows(exchange, 3)
@@ -71,6 +72,7 @@ def test_a_server_says_what_it_does() -> None:
         assert eventually(lambda: read(server.url)[0]["exchanges"]["open"] == 0)
         server.drain()
         (after,) = read(server.url)
+    assert 0 <= during["up_s"] <= after["up_s"] <= round(time.monotonic() - began_s, 1)
     assert during["server_id"] == "one"
     assert during["state"] == "ready"
     assert during["rows"] == after["rows"] == 3

@@ -253,13 +253,13 @@ class TurnsOptionalInt(Ranged):  # type: ignore[misc]
 
 @udaf
 class Nesting(Unsaid):  # type: ignore[misc]
-    """A dict of dicts."""
+    """A list of lists."""
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
-        return {}
+        return []
 
     def accumulate(self, accumulator, value: int):  # type: ignore[no-untyped-def]
-        accumulator.setdefault(value, {})[value] = 1
+        accumulator.append([value])
 
 
 @udaf
@@ -841,7 +841,7 @@ def test_only_merge_is_interpreted(value: int, mode: str, hot: Programs) -> None
         (TurnsOptionalInt, "it uses a int as a member that is a float"),
         (
             Nesting,
-            "it is a dict that holds a dict for each key; containers in containers are not compiled; use a dict",
+            "it is a list that holds a list; containers in containers are compiled as values of dicts only; use a dict",
         ),
         (Replacing, "Replaced.last is None at first, and then a Extremes; objects that are replaced are not compiled"),
         (Gathering, "it is a list that holds a Extremes; objects in containers are not compiled; put plain tuples"),
@@ -871,7 +871,7 @@ def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
         (lambda self: None, "it is None at first; return an accumulator whose members are None instead"),
         (
             lambda self: defaultdict(list),
-            "it is a defaultdict that holds a list for each key; containers in containers are not compiled",
+            "it is a defaultdict that holds a list for each key; what that holds is not certain; annotate it",
         ),
         (
             lambda self: defaultdict(lambda: [0]),

@@ -739,7 +739,8 @@ def _outcome_of(
 
     Args:
         run: Makes it.
-        unordered_fields: The attributes of states that are sets, whose order only Python knows; `value` is a state.
+        unordered_fields: The attributes of states that are sets, or dicts of them, whose order only Python knows;
+            `value` is a state.
         codec: Reads pickled states. What they hold is compared: their bytes tell which equal texts are one object.
     """
     try:
@@ -757,10 +758,17 @@ def _outcome_of(
     for row in rows if unordered_fields else ():
         state = row["state_0"]
         if isinstance(state, list):
-            state.sort(key=repr)
+            row["state_0"] = _sort_sets(state)
         for name in unordered_fields.intersection(state) if isinstance(state, dict) else ():
-            state[name] = sorted(state[name], key=repr)
+            state[name] = _sort_sets(state[name])
     return repr(rows)
+
+
+def _sort_sets(items: list[Any]) -> list[Any]:
+    """Return the items of a set in a fixed order, or the entries of a dict whose values are sets."""
+    if all(isinstance(each, tuple) for each in items):
+        return [(key, _sort_sets(value)) for key, value in items]
+    return sorted(items, key=repr)
 
 
 def _write_value(value: Any, known_ids: dict[int, Any]) -> Any:

@@ -22,6 +22,8 @@ RAISED: Final = (ArithmeticError, ValueError, TypeError)
 # Indexes of the words of a container's header, and of the control words (`memory.py`).
 CONTROL, OFFSET, USED, CAPACITY, LIVE, INDEXED = range(6)
 HEADER: Final = 6
+OWNED: Final = HEADER  # a further word of a header in the arena: whether a dict holds the container
+INNER_HEADER: Final = HEADER + 1  # words of a header in the arena
 ROW, CHANGES, CHANGES_MAX, JOURNAL, TOP, SIZE, ARENA, NEEDED, TEXT, TEXT_END, MARK, RESULT = range(12)
 CONTROLS: Final = 12
 SMALL: Final = 8  # entries of a dict or set that are searched without an index
@@ -32,12 +34,19 @@ _TEXT_MIN: Final = 1 << 16  # first size of the memory for strings that compiled
 
 @dataclass(frozen=True)
 class Element:
-    """The type of the keys, values or items of a container: a kind, or a tuple with a kind for each member."""
+    """The type of the keys, values or items of a container: a kind, or a tuple with a kind for each member.
+
+    The values of a dict may be containers: the kind is their shape, `nested` is what they hold, and the word of a value
+    is the address of its header, which has `INNER_HEADER` words in the arena.
+    """
 
     kinds: tuple[str, ...]
     is_tuple: bool = False
+    nested: Contents | None = None
 
     def __str__(self) -> str:
+        if self.nested is not None:
+            return str(self.nested)
         return f"tuple[{', '.join(self.kinds)}]" if self.is_tuple else self.kinds[0]
 
 
@@ -68,7 +77,18 @@ class Contents:
     def has_texts(self) -> bool:
         """Whether keys, values or items contain str or bytes."""
         parts = (self.key,) if self.value is None else (self.key, self.value)
-        return any(kind in TEXTS for part in parts for kind in part.kinds)
+        nested = self.nested
+        return any(kind in TEXTS for part in parts for kind in part.kinds) or (nested is not None and nested.has_texts)
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether it is a set, or holds sets."""
+        return self.shape == "set" or (self.nested is not None and self.nested.has_sets)
+
+    @property
+    def nested(self) -> Contents | None:
+        """What the containers hold that are the values of a dict; None if the values are no containers."""
+        return None if self.value is None else self.value.nested
 
     @property
     def stride(self) -> int:
@@ -187,27 +207,55 @@ class Arena:
     def _compact(self, tables: Sequence[Any], fields: Sequence[RecordField], more: int) -> None:
         """Copy all regions to a new, larger arena, without gaps."""
         headers = [
-            (table[field.name], _size(table[field.name], field.contents))
+            (table[field.name], field.contents)
             for table in tables
             for field in container_fields(fields)
+            if field.contents is not None
         ]
         # One more word for each header, because compaction reads all of them, however few words are needed.
-        live = sum(int(sizes.sum()) + len(sizes) for _, sizes in headers)
+        live = sum(self._live_words(each, contents) + len(each) for each, contents in headers)
         arena = np.zeros(max(_WORDS_MIN, 2 * (live + more)), np.int64)
         top = 0
-        for header, sizes in headers:
-            words, offsets = _entry_offsets(header[:, OFFSET], sizes)
-            arena[top : top + len(words)] = self._words[words]
-            header[:, OFFSET] = top + offsets
-            top += len(words)
+        for each, contents in headers:
+            top = self._move(each, contents, arena, top)
         self._resize(arena, top)
         self.control[CHANGES] = 0  # its addresses refer to the old arena
+
+    def _live_words(self, headers: Any, contents: Contents) -> int:
+        """Return the number of words of the regions of n containers, and of the containers within them."""
+        words = int(_size(headers, contents).sum())
+        if contents.nested is None:
+            return words
+        inner = self._inner_headers(_references(headers, contents))
+        return words + inner.size + self._live_words(inner, contents.nested)
+
+    def _inner_headers(self, references: Any) -> Any:
+        """Return the headers of the containers to which words refer, int64, shape (n, 7)."""
+        first = (self._words[references] - self._words.ctypes.data) // 8
+        return self._words[first[:, np.newaxis] + np.arange(INNER_HEADER)]
+
+    def _move(self, headers: Any, contents: Contents, arena: npt.NDArray[np.int64], top: int) -> int:
+        """Copy the regions of n containers, and the containers within them, to a new arena from an offset on.
+
+        Returns:
+            The offset after the last word that was written.
+        """
+        inner = None if contents.nested is None else self._inner_headers(_references(headers, contents))
+        words, offsets = _entry_offsets(headers[:, OFFSET], _size(headers, contents))
+        arena[top : top + len(words)] = self._words[words]
+        headers[:, OFFSET] = top + offsets
+        top += len(words)
+        if inner is None or contents.nested is None:
+            return top
+        end = self._move(inner, contents.nested, arena, top + inner.size)
+        _put_inner(arena, inner, _references(headers, contents), top)
+        return end
 
     def column(self, headers: Any, contents: Contents, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         """Return n containers as a column of lists or maps; None if a number does not fit its type.
 
         Args:
-            headers: Their headers, int64, shape (n, 6).
+            headers: Their headers, int64, shape (n, 6), or (n, 7) if dicts hold them.
             contents: What they hold.
             type_: The type of the column.
             narrow: Whether integers have the width of their type, instead of 64 bits.
@@ -238,6 +286,8 @@ class Arena:
         )
 
     def _element(self, offsets: Any, part: Element, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+        if part.nested is not None:
+            return self.column(self._inner_headers(offsets), part.nested, type_, narrow=narrow)
         columns = []
         for number, kind in enumerate(part.kinds):
             member = _Member("value", FORMATS[kind])
@@ -284,23 +334,30 @@ class Arena:
         counts = _lengths_of(column)
         if counts is None:
             return None
-        entries = column.flatten() if not pa.types.is_map(column.type) else None
-        parts: list[tuple[Element, Any]] = [(contents.key, entries)]
-        if entries is None:
-            assert contents.value is not None
-            first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
-            parts = [(contents.key, column.keys.slice(first, last - first))]
-            parts.append((contents.value, column.items.slice(first, last - first)))
+        parts: list[tuple[Element, Any]] = [(contents.key, column.flatten())] if contents.value is None else []
+        if contents.value is not None:
+            keys, items = _entries_of(column)
+            parts = [(contents.key, keys), (contents.value, items)]
         headers[:, CONTROL] = self.control.ctypes.data
         headers[:, USED] = headers[:, LIVE] = counts
         headers[:, CAPACITY] = _capacity(counts)
         headers[:, INDEXED] = 0
         sizes = _size(headers, contents)
         headers[:, OFFSET] = offset + np.cumsum(sizes) - sizes
-        self._words[offset : offset + int(sizes.sum())] = 0
+        end = offset + int(sizes.sum())
+        self._words[offset:end] = 0
         offsets, _ = _entry_offsets(headers[:, OFFSET], counts, contents.stride)
         ahead = 0
         for part, values in parts:
+            if part.nested is not None:
+                inner = np.zeros((len(offsets), INNER_HEADER), np.int64)
+                inner[:, OWNED] = 1
+                filled_to = self.fill(inner, part.nested, values, end + inner.size)
+                if filled_to is None:
+                    return None
+                _put_inner(self._words, inner, offsets + ahead, end)
+                end = filled_to
+                continue
             for number, kind in enumerate(part.kinds):
                 member = _Member("value", FORMATS[kind])
                 records = np.zeros(len(offsets), record_dtype((member,)))
@@ -310,7 +367,7 @@ class Arena:
                 words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
                 self._words[offsets + ahead] = words
                 ahead += 1
-        return offset + int(sizes.sum())
+        return end
 
 
 FORMATS: Final = {
@@ -325,6 +382,14 @@ def container_fields(fields: Sequence[RecordField]) -> list[RecordField]:
     return [field for field in fields if field.contents is not None]
 
 
+def containers_within(contents: Contents, value: Any) -> list[Any]:
+    """Return the Python objects of the containers within a container."""
+    if contents.nested is None or not isinstance(value, dict):
+        return []
+    within = [*value.values()]
+    return [*within, *(inner for each in within for inner in containers_within(contents.nested, each))]
+
+
 def room(column: pa.Array, contents: Contents) -> int | None:
     """Return the number of words that `fill` needs for a column; None if it has NULLs."""
     counts = _lengths_of(column)
@@ -332,7 +397,30 @@ def room(column: pa.Array, contents: Contents) -> int | None:
         return None
     headers = np.zeros((len(counts), HEADER), np.int64)
     headers[:, CAPACITY] = _capacity(counts)
-    return int(_size(headers, contents).sum())
+    words = int(_size(headers, contents).sum())
+    if contents.nested is None:
+        return words
+    _, inner = _entries_of(column)
+    more = room(inner, contents.nested)
+    return None if more is None else words + INNER_HEADER * len(inner) + more
+
+
+def _entries_of(column: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and the values of all maps of a column."""
+    first, last = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+    return column.keys.slice(first, last - first), column.items.slice(first, last - first)
+
+
+def _references(headers: Any, contents: Contents) -> Any:
+    """Return the offsets of the words of dicts that refer to the containers within them, also of deleted entries."""
+    entries, _ = _entry_offsets(headers[:, OFFSET], headers[:, USED], contents.stride)
+    return entries + len(contents.key.kinds)
+
+
+def _put_inner(arena: npt.NDArray[np.int64], headers: Any, references: Any, offset: int) -> None:
+    """Write the headers of n containers within dicts to an arena, and the words that refer to them."""
+    arena[offset : offset + headers.size] = headers.reshape(-1)
+    arena[references] = arena.ctypes.data + 8 * (offset + INNER_HEADER * np.arange(len(headers)))
 
 
 def _lengths_of(column: pa.Array) -> npt.NDArray[np.int64] | None:

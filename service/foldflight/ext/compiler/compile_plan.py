@@ -35,6 +35,7 @@ from foldflight.ext.compiler.untyped_accumulators import (
     NOT_REPLACED,
     UntypedAccumulators,
     accumulator_class,
+    check_nested,
     hints_of,
     inferred_types,
     is_object,
@@ -375,7 +376,8 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         )
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        return RecordLayout((_field("value", "", type_, None, fresh, isinstance(bound.serializer, Nullable)),))
+        hint = hints.get("value")
+        return RecordLayout((_field("value", "", type_, hint, fresh, isinstance(bound.serializer, Nullable)),))
     fields, parts = _members_of("", arrow, cls, fresh, hints)
     return RecordLayout(tuple(fields), parts=tuple(parts))
 
@@ -404,7 +406,7 @@ def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may
     """Return the record field of a member of the accumulator, or of the accumulator itself. Reasons call it `label`."""
     if is_vector(type_) and not may_be_null and type_.list_size <= _LENGTH_MAX:
         return RecordField(name, "float", length=type_.list_size, vector=_items_of(type_).format)
-    contents = None if may_be_null else _container_types(label or "its accumulator", type_, value)
+    contents = None if may_be_null else _container_types(label or "its accumulator", type_, hint, value)
     if contents is not None:
         return RecordField(name, contents.shape, contents=contents)
     length = 0 if may_be_null and label else _length(hint) or _initial_length(value)
@@ -413,14 +415,25 @@ def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may
     return RecordField(name, kind, may_be_null, length)
 
 
-def _container_types(what: str, type_: pa.DataType, fresh: Any) -> Contents | None:
+def _container_types(what: str, type_: pa.DataType, hint: Any, fresh: Any) -> Contents | None:
     """Return the types in an empty list, dict or set, from the type of its states; None for other values."""
     if type(fresh) not in (list, dict, set) or (type(fresh) is list and fresh):
         return None
-    if pa.types.is_map(type_) and type(fresh) is dict:
-        return Contents("dict", _element(what, type_.key_type), _element(what, type_.item_type))
-    if pa.types.is_list(type_) and type(fresh) is not dict:
-        return Contents(type(fresh).__name__, _element(what, type_.value_type))
+    return _contents(what, type_, hint, type(fresh).__name__)
+
+
+def _contents(what: str, type_: pa.DataType, hint: Any, shape: str) -> Contents | None:
+    """Return the types in a container of a shape, from the type of its states and its annotation."""
+    if pa.types.is_map(type_) and shape == "dict":
+        key, (_, inner) = _element(what, type_.key_type), (*typing.get_args(hint), None, None)[:2]
+        shape = getattr(typing.get_origin(inner), "__name__", "")
+        nested = _contents(what, type_.item_type, inner, shape) if shape in ("list", "dict", "set") else None
+        if nested is None or type(None) in typing.get_args(inner):
+            return Contents("dict", key, _element(what, type_.item_type))
+        check_nested(nested)
+        return Contents("dict", key, Element((shape,), nested=nested))
+    if pa.types.is_list(type_) and shape != "dict":
+        return Contents(shape, _element(what, type_.value_type))
     return None
 
 
@@ -587,6 +600,8 @@ def _initial(layout: RecordLayout, cls: type | None, fresh: Any, source: BoundFu
         if contents is None or not value:
             continue
         holds = True
+        if contents.nested is not None:
+            raise Unsupported(f"{'its accumulator' if field.name == 'value' else field.name} holds containers at first")
         keys = [member for key in value for member in (key if type(key) is tuple else (key,))]
         # Python finds a NaN by its identity, which a copy does not have.
         if contents.shape != "list" and any(key != key for key in keys):  # noqa: PLR0124

@@ -18,7 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.ext.compiler.arena import CONTROLS, MARK, RAISED, Arena, Element, container_fields, room, size_of
+from foldflight.ext.compiler.arena import (
+    CONTROLS,
+    MARK,
+    RAISED,
+    Arena,
+    Contents,
+    Element,
+    container_fields,
+    containers_within,
+    room,
+    size_of,
+)
 from foldflight.ext.compiler.columns import Members, columns_of
 from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
@@ -705,7 +716,13 @@ def _as_structs(
 def _objects(accumulator: Any, layout: RecordLayout) -> list[Any]:
     """Return the lists, dicts, other containers and objects within an accumulator."""
     paths = [path[:-1] for path, _ in layout.parts] + [field.name for field in layout.fields if field.is_container]
-    return [_member(accumulator, path) for path in paths]
+    inner = [
+        each
+        for field in layout.fields
+        if field.contents is not None
+        for each in containers_within(field.contents, _member(accumulator, field.name))
+    ]
+    return [*(_member(accumulator, path) for path in paths), *inner]
 
 
 def _member(accumulator: Any, path: str) -> Any:
@@ -731,10 +748,8 @@ def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> boo
         if field.contents is None:
             part = Element((field.kind,))
             actual: list[tuple[Element, Any]] = [(part, value if field.length else (value,))]
-        elif field.contents.value is None:
-            actual = [(field.contents.key, value)]
         else:
-            actual = [(field.contents.key, value), (field.contents.value, value.values())]
+            actual = _parts_of(field.contents, value)
         for part, values in actual:
             if any(kind == "float" or kind in DECIMALS for kind in part.kinds) and any(
                 (kind == "float" and type(each) is int)
@@ -744,6 +759,15 @@ def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> boo
             ):
                 return True
     return False
+
+
+def _parts_of(contents: Contents, value: Any) -> list[tuple[Element, Any]]:
+    """Return the types and the values of the keys, values and items of a container, and of those within it."""
+    if contents.value is None:
+        return [(contents.key, value)]
+    if contents.nested is None:
+        return [(contents.key, value), (contents.value, value.values())]
+    return [(contents.key, value), *(part for each in value.values() for part in _parts_of(contents.nested, each))]
 
 
 def _interleave(apart: Mask, mine: pa.Array, others: pa.Array) -> pa.Array:

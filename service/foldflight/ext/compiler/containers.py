@@ -12,8 +12,9 @@ import numba
 from llvmlite import ir as llvm
 from numba.core import cgutils, types
 from numba.core.datamodel import models
+from numba.core.typeconv import Conversion
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic, lower_cast, register_model
 
 from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import HEADER, Contents, Element
@@ -46,14 +47,42 @@ class ContainerType(types.IterableType):
         changeable: Whether code may change it. Views and sorted copies are read-only.
         view: `keys`, `values` or `items` for the views of a dict; `entries` to iterate in any order; else empty.
         temporary: Whether compiled code created it, so that it is not part of an accumulator.
+        inner: Whether a dict may hold it, or code created it: then its header is in the arena.
+        lent: Whether it is of another accumulator in merge, which is not used afterwards.
+        changes_inner: Whether code may change the containers within it; by default, whether it may change itself.
     """
 
-    def __init__(self, contents: Contents, *, changeable: bool, view: str = "", temporary: bool = False) -> None:
+    def __init__(
+        self,
+        contents: Contents,
+        *,
+        changeable: bool,
+        view: str = "",
+        temporary: bool = False,
+        inner: bool = False,
+        lent: bool = False,
+        changes_inner: bool | None = None,
+    ) -> None:
         self.contents = contents
         self.changeable = changeable
         self.view = view
-        self.is_new = temporary or not changeable
-        super().__init__(name=f"ContainerType({contents}, {changeable}, {view}{', temporary' * temporary})")
+        self.is_new = (temporary or not changeable) and not inner
+        self.is_inner = inner
+        self.is_lent = lent
+        self.changes_inner = changeable if changes_inner is None else changes_inner
+        kept = {
+            "temporary": temporary,
+            "inner": inner,
+            "lent": lent,
+            "changes inner": self.changes_inner and not changeable,
+        }
+        words = "".join(f", {word}" for word, holds in kept.items() if holds)
+        super().__init__(name=f"ContainerType({contents}, {changeable}, {view}{words})")
+
+    def can_convert_to(self, typing: Any, other: types.Type) -> Any:
+        """Return that a new container may take the place of one that a dict holds: code asks which when it runs."""
+        is_alike = isinstance(other, ContainerType) and other.is_inner and other.contents == self.contents
+        return Conversion.safe if is_alike and self.is_new and self.changeable and not self.view else None
 
     @property
     def iterator_type(self) -> types.Type:
@@ -68,10 +97,24 @@ class ContainerType(types.IterableType):
         """The numba type of the items of a loop."""
         key = _type_of(self.contents.key)
         if self.view in ("values", "items"):
-            assert self.contents.value is not None
-            value = _type_of(self.contents.value)
+            value = self.value_type
             return value if self.view == "values" else types.Tuple([key, value])
         return key
+
+    @property
+    def value_type(self) -> types.Type:
+        """The numba type of the values of a dict."""
+        assert self.contents.value is not None
+        nested = self.contents.nested
+        if nested is None:
+            return _type_of(self.contents.value)
+        return ContainerType(nested, changeable=self.changes_inner, inner=True, lent=self.is_lent)
+
+    def as_view(self, view: str) -> ContainerType:
+        """Return the type of a view of the container, whose values are those of the container."""
+        return ContainerType(
+            self.contents, changeable=False, view=view, lent=self.is_lent, changes_inner=self.changes_inner
+        )
 
     @property
     def part(self) -> Element | None:
@@ -80,6 +123,11 @@ class ContainerType(types.IterableType):
 
 
 register_model(ContainerType)(models.OpaqueModel)
+
+
+@lower_cast(ContainerType, ContainerType)
+def _same_pointer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
+    return value
 
 
 def describe_type(type_: Any) -> str:
@@ -138,6 +186,8 @@ def _words_of(part: Element, what: str) -> Any:
 
     Compiling it for a value of another kind raises Unsupported.
     """
+    if part.nested is not None:
+        return _reference_to(part.nested, what)
     members = [KINDS[kind] for kind in part.kinds]
 
     @intrinsic
@@ -169,8 +219,80 @@ def _words_of(part: Element, what: str) -> Any:
 
 
 @functools.cache
-def _value_at(part: Element) -> Any:
-    """Return a function that decodes the value at an address."""
+def _reference_to(nested: Contents, what: str) -> Any:
+    """Return a function that encodes a container as the word of a dict's value, and records that a dict holds it.
+
+    It raises for a container that a dict of this accumulator holds: in Python both would hold one object.
+    """
+
+    @implementation
+    def words(value: Any) -> Any:
+        if not isinstance(value, ContainerType) or value.view or value.contents != nested:
+            raise Unsupported(f"{what} is {describe_type(value)}, and {nested} is expected")
+        if value.changeable and not (value.is_new or value.is_inner):
+            raise Unsupported(f"{what} is a container of the accumulator, which would hold it twice")
+        if value.is_lent:
+
+            def move(value: Any) -> Any:
+                header = header_of(value)
+                if load(header + memory.OWNED) == _MOVED:
+                    raise ValueError
+                memory.change(load(header), header + memory.OWNED, _MOVED)
+                return (header,)
+
+            return move
+        is_copy, stride = not value.changeable, nested.stride
+        if is_copy and nested.shape != "list":
+            raise Unsupported(f"{what} is {describe_type(value)} that cannot be changed")
+
+        def put(value: Any) -> Any:
+            header = header_of(value)
+            if load(header + memory.OWNED) != 0:
+                raise ValueError
+            store(header + memory.OWNED, _HELD)
+            if is_copy:
+                header, source = memory.new_header(header), header
+                store(header + memory.OWNED, _HELD)
+                memory.extend(header, source, 0, load(source + memory.USED), stride)
+            return (header,)
+
+        return put
+
+    return words
+
+
+@register_jitable
+def _release(value: Any) -> None:
+    """Record that no dict holds a container, so that another key may get it."""
+    header = header_of(value)
+    memory.change(load(header), header + memory.OWNED, 0)
+
+
+_HELD: Final = 1  # by a dict of this accumulator, or of another one in merge
+_MOVED: Final = 2  # from another accumulator to this one
+
+
+@functools.cache
+def _container_at(type_: ContainerType) -> Any:
+    """Return a function that returns the container to which the word at an address refers."""
+    as_container, may_change = container_at(type_), type_.changeable
+
+    @register_jitable
+    def value(address):
+        header = load(address)
+        if may_change:
+            memory.keep_header(header)
+        return as_container(header)
+
+    return value
+
+
+@functools.cache
+def _value_at(part: Element, type_: types.Type | None = None) -> Any:
+    """Return a function that decodes the value at an address; `type_` is its type if it is a container."""
+    if part.nested is not None:
+        assert type_ is not None
+        return _container_at(type_)
     result = _type_of(part)
 
     @llvm_function(result, types.int64)
@@ -210,7 +332,8 @@ def _steps(container: ContainerType) -> tuple[Any, Any]:
             return last + 1 if last + 1 < load(header_of(me) + memory.USED) else -1
         return memory.next_entry(header_of(me), last + 1, stride)
 
-    key, value = _value_at(contents.key), _value_at(contents.value or contents.key)
+    key = _value_at(contents.key)
+    value = key if contents.value is None else _value_at(contents.value, container.value_type)
     takes_key, takes_value = container.view != "values", container.view in ("values", "items")
 
     def entry(me: Any, position: int) -> Any:
@@ -229,7 +352,7 @@ lower_iterators(ContainerType, _steps, _snapshot)
 @implementation
 def _entries(me: Any) -> Any:
     """Return the container in a form that a loop visits in any order, for results that do not depend on it."""
-    as_container = container_at(ContainerType(me.contents, changeable=False, view=me.view or "entries"))
+    as_container = container_at(me.as_view(me.view or "entries"))
     return lambda me: as_container(header_of(me))
 
 
@@ -409,14 +532,30 @@ def _clear(me: Any) -> Any:
 
 def _default_of(me: ContainerType, default: Any, what: str) -> Any:
     """Return a function that evaluates the `default` argument of a method."""
-    return _same_as(me.contents.value, what) if _is_given(default) else register_jitable(lambda default: None)
+    if not _is_given(default):
+        return register_jitable(lambda default: None)
+    return _same_as(me.contents.value, what) if me.contents.nested is None else _as_inner(me.value_type, what)
+
+
+@functools.cache
+def _as_inner(type_: ContainerType, what: str) -> Any:
+    """Return a function that returns a new container as one that a dict may hold. Others raise Unsupported."""
+    as_container = container_at(type_)
+
+    @implementation
+    def choose(value: Any) -> Any:
+        if not isinstance(value, ContainerType) or value.can_convert_to(None, type_) is None:
+            raise Unsupported(f"{what} is {describe_type(value)}, and a new {type_.contents} is expected")
+        return lambda value: as_container(header_of(value))
+
+    return choose
 
 
 @implementation
 def _get(me: Any, key: Any, default: Any = None) -> Any:
     """Implement `dict.get`."""
     operations = _of(me, "dict", "get")
-    words, find, value = _words_of(me.contents.key, "the key of get"), operations.find, _value_of(me.contents)
+    words, find, value = _words_of(me.contents.key, "the key of get"), operations.find, _value_of(me)
     otherwise = _default_of(me, default, "the default of get")
 
     def got(me: Any, key: Any, default: Any = None) -> Any:
@@ -436,10 +575,11 @@ def get_number(me: Any, key: Any, default: Any) -> Any:
 
 
 @functools.cache
-def _value_of(contents: Contents) -> Any:
+def _value_of(me: ContainerType) -> Any:
     """Return a function that reads the value of an entry of a dict."""
+    contents = me.contents
     assert contents.value is not None
-    value, stride, ahead = _value_at(contents.value), contents.stride, len(contents.key.kinds)
+    value, stride, ahead = _value_at(contents.value, me.value_type), contents.stride, len(contents.key.kinds)
     return register_jitable(lambda header, entry: value(memory.address_of(header, entry * stride + ahead)))
 
 
@@ -468,7 +608,7 @@ def _set_default(me: Any, key: Any, default: Any) -> Any:
         _words_of(me.contents.key, "the key"),
         operations.find,
         operations.add_entry,
-        _value_of(me.contents),
+        _value_of(me),
     )
     actual = _words_of(me.contents.value, "the default of setdefault")
 
@@ -493,9 +633,10 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
             raise Unsupported("it uses pop of a deque with an argument")
         return lambda me, key=None, default=None: remove_item(header_of(me), -1 if is_last else key)
     words, find, stride = _words_of(me.contents.key, "the key of pop"), operations.find, me.contents.stride
-    value, otherwise = _value_of(me.contents), _default_of(me, default, "the default of pop")
+    value, otherwise = _value_of(me), _default_of(me, default, "the default of pop")
 
     is_required = not _is_given(default) and not isinstance(default, types.NoneType)  # None may be passed
+    release = _release if me.contents.nested is not None else register_jitable(lambda removed_value: None)
 
     def pop(me: Any, key: Any = None, default: Any = None) -> Any:
         entry = find(header_of(me), words(key))
@@ -505,6 +646,7 @@ def _pop(me: Any, key: Any = None, default: Any = None) -> Any:
             return otherwise(default)
         removed_value = value(header_of(me), entry)
         memory.delete_entry(header_of(me), entry, stride)
+        release(removed_value)
         return removed_value
 
     return pop
@@ -538,7 +680,7 @@ def _pop_item(me: Any, last: Any = True) -> Any:
     _of(me, "dict", "popitem", changes=True)
     if me.contents.cls is not OrderedDict:
         raise Unsupported(f"it uses popitem of a {me.contents.name}")
-    key, value, stride = _value_at(me.contents.key), _value_of(me.contents), me.contents.stride
+    key, value, stride = _value_at(me.contents.key), _value_of(me), me.contents.stride
 
     def pop(me: Any, last: Any = True) -> Any:
         header = header_of(me)
@@ -581,6 +723,8 @@ def _puts_each(me: ContainerType, other: Any) -> Any:
 def _check_same(me: ContainerType, other: Any) -> None:
     if not isinstance(other, ContainerType) or other.contents != me.contents or other.view:
         raise Unsupported(f"it extends a {me.contents.name} by {describe_type(other)}")
+    if me.contents.nested is not None:
+        raise Unsupported(f"it extends a {me.contents.name} of containers at once; extend them one by one in a loop")
 
 
 def _append_all(stride: int) -> Any:
@@ -627,7 +771,7 @@ def _add_counts(me: Any, other: Any) -> Any:
     """Implement `+=` of two Counters, which keeps positive counts only."""
     _of(me, "dict", "+=", changes=True)
     _check_same(me, other)
-    merge, count, stride = _merge_entries(me.contents, add_int), _value_of(me.contents), me.contents.stride
+    merge, count, stride = _merge_entries(me.contents, add_int), _value_of(me), me.contents.stride
 
     def add(me: Any, other: Any) -> Any:
         header = header_of(me)
@@ -680,7 +824,7 @@ def _view(name: str) -> Any:
     @implementation
     def view(me: Any) -> Any:
         _of(me, "dict", name)
-        as_container = container_at(ContainerType(me.contents, changeable=False, view=name))
+        as_container = container_at(me.as_view(name))
         return lambda me: as_container(header_of(me))
 
     return view
@@ -756,6 +900,14 @@ METHODS: Final[dict[str, Any]] = {
 }
 
 
+@implementation
+def require_container(me: Any) -> Any:
+    """Return a container without Optional in its type, and any other value unchanged. Raises for None."""
+    if isinstance(me, types.Optional) and isinstance(me.type, ContainerType):
+        return lambda me: require_value(me)
+    return lambda me: me
+
+
 @functools.cache
 def empty_of(contents: Contents) -> Any:
     """Return a function that creates an empty container."""
@@ -777,6 +929,8 @@ def contains(me: Any, key: Any) -> Any:
     """Implement `key in me`."""
     if inner_kind(me) in TEXTS:
         return lambda me, key: includes(me, key)
+    if isinstance(me, types.Optional) and isinstance(me.type, ContainerType):
+        return lambda me, key: contains(require_value(me), key)
     operations = _of(me, "list dict set", "in")
     words = _words_of(me.contents.key, "the key of in")
     if me.contents.shape == "list":
@@ -790,8 +944,8 @@ def get_item(me: ContainerType, index: Any) -> Any:
     """Return the implementation of `me[index]`."""
     operations = _of(me, "list dict", "[]")
     if me.contents.shape == "dict":
-        words, find, value = _words_of(me.contents.key, "the key of []"), operations.find, _value_of(me.contents)
-        is_counter = me.contents.cls is Counter
+        words, find, value = _words_of(me.contents.key, "the key of []"), operations.find, _value_of(me)
+        is_counter, holds_containers = me.contents.cls is Counter, me.contents.nested is not None
         add_entry, adds = operations.add_entry, me.contents.cls is defaultdict and me.changeable
 
         def at_key(me: Any, index: Any) -> Any:
@@ -801,7 +955,11 @@ def get_item(me: ContainerType, index: Any) -> Any:
                     return 0
                 if not adds:
                     raise ValueError  # the interpreter raises KeyError
-                entry = add_entry(header_of(me), (*words(index), 0))  # zero, 0.0 and False are the same word
+                default = 0  # zero, 0.0 and False are the same word
+                if holds_containers:
+                    default = memory.new_header(header_of(me))
+                    store(default + memory.OWNED, _HELD)
+                entry = add_entry(header_of(me), (*words(index), default))
             return value(header_of(me), entry)
 
         return at_key
@@ -850,6 +1008,19 @@ def set_item(me: ContainerType, index: Any, value: Any) -> Any:
         return replace
     words, find, add_entry = _words_of(me.contents.key, "the key of [] ="), operations.find, operations.add_entry
     actual, keys, stride = _words_of(me.contents.value, "the value"), len(me.contents.key.kinds), me.contents.stride
+    if me.contents.nested is not None:
+
+        def put(me: Any, index: Any, value: Any) -> None:
+            header, key = header_of(me), words(index)
+            entry = find(header, key)
+            if entry < 0:
+                add_entry(header, key + actual(value))
+                return
+            address = memory.address_of(header, entry * stride + keys)
+            if load(address) != header_of(value):  # as in `lists[key] += more`
+                memory.change(load(header), address, actual(value)[0])
+
+        return put
 
     def assign(me: Any, index: Any, value: Any) -> None:
         header, key, new_words = header_of(me), words(index), actual(value)
@@ -914,6 +1085,8 @@ def put_whole(me: Any, other: Any) -> Any:
     if other.changeable and me.contents.cls is None:
 
         def move(me: Any, other: Any) -> None:
+            if load(header_of(other) + memory.OWNED) != 0:
+                raise ValueError  # in Python, the dict and the attribute would hold the same object
             for index in range(1, HEADER):
                 store(header_of(me) + 8 * index, load(header_of(other) + 8 * index))
 
@@ -983,6 +1156,8 @@ def new_from_both(plain: Any, shapes: str) -> Any:
 @implementation
 def length_of(me: Any) -> Any:
     """Implement `len`."""
+    if isinstance(me, types.Optional) and isinstance(me.type, ContainerType):
+        return lambda me: length_of(require_value(me))
     count = len(me) if isinstance(me, types.BaseTuple) else getattr(me, "length", None)
     if count is not None:  # a tuple, or a list of fixed length
         return lambda me: count
@@ -1251,7 +1426,7 @@ def equality(me: Any, other: Any, same: Any) -> Any:
 def copy_of(me: Any) -> Any:
     """Copy a list, or the keys or values of a dict, to a temporary list."""
     part = me.part if isinstance(me, ContainerType) else None
-    if part is None or me.contents.shape == "set":
+    if part is None or me.contents.shape == "set" or part.nested is not None:
         raise Unsupported(f"it sorts {describe_type(me)} with reverse=")
     as_container, words = (
         container_at(ContainerType(Contents("list", part), changeable=False)),

@@ -22,7 +22,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 
 from foldflight.ext.compiler import containers, decimals, memory, operators
-from foldflight.ext.compiler.arena import HEADER, RESULT, Contents
+from foldflight.ext.compiler.arena import INNER_HEADER, RESULT, Contents
 from foldflight.ext.compiler.columns import Items, Kind, Members, leaves_of
 from foldflight.ext.compiler.control_block import address_of_array, enter
 from foldflight.ext.compiler.generated import INNER, register_jitable
@@ -107,6 +107,13 @@ class CompilePlan:
         return any(field.contents is not None for field in self.accumulator.fields)
 
     @property
+    def nests(self) -> bool:
+        """Whether the accumulator contains dicts of lists, dicts or sets."""
+        return any(
+            field.contents is not None and field.contents.nested is not None for field in self.accumulator.fields
+        )
+
+    @property
     def methods(self) -> dict[str, Any]:
         """The functions by method."""
         return dict(self.functions)
@@ -172,6 +179,8 @@ class Kernels:
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.named_tuple or plan.cls
         self.accumulator = Reference(cls, plan.accumulator, changeable=True)
+        # The type of another accumulator in merge: containers within its dicts may move to the first one.
+        self.other = Reference(cls, plan.accumulator, changeable=True, lent=True) if plan.nests else self.accumulator
         self.author = ClassCompiler(self.accumulator)
         self.read_only_record = Reference(cls, plan.accumulator, changeable=False)
         self._at = reference_at(self.accumulator)
@@ -383,8 +392,8 @@ class Kernels:
         return merge, (*_TABLE, _PROGRESS, _SLOTS, _BYTES)
 
     def _step_merge(self) -> Any:
-        step, accumulator_of = self._step("merge"), _accumulator_of(self.plan)
-        return _inlined(lambda me, record, state: step(me, record, (accumulator_of(state),)))
+        step, accumulator_of, as_other = self._step("merge"), _accumulator_of(self.plan), cast_to(self.other)
+        return _inlined(lambda me, record, state: step(me, record, (accumulator_of(as_other(state)),)))
 
     def _get_value(self) -> Any:
         """Return `get_value(instance, record)`, cast to the kind of the result."""
@@ -510,7 +519,7 @@ def _row_of(kinds: tuple[Kind, ...]) -> Any:
             def leaf(position: int) -> Any:
                 column, kind = columns[position], leaves[position]
                 if isinstance(kind, Contents):
-                    value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), HEADER))
+                    value = cgutils.alloca_once(builder, llvm.ArrayType(llvm.IntType(64), INNER_HEADER))
                     actual = [builder.extract_value(arguments[0], position), where]
                     of_header = signature(types.void, types.int64, column, types.intp)
                     actual.insert(0, builder.ptrtoint(value, llvm.IntType(64)))

@@ -58,6 +58,11 @@ _PUTTING: Final[dict[Any, tuple[int, ...]]] = {
     operators.set_item: (1, 2),
     **dict.fromkeys(containers.PUSHING, (1,)),
 }
+# Functions whose last argument may be the value of a dict.
+_HOLDING: Final = (
+    *(containers.METHODS[name] for name in ("__setitem__", "get", "pop", "setdefault")),
+    operators.set_item,
+)
 _JOINING: Final = (operators.OPERATORS[operator.add], operators.OPERATORS[operator.or_])
 _EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values(), *_JOINING)
 
@@ -322,6 +327,10 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
             replaced_type = typemap.get(arguments[0].name)
             if isinstance(replaced_type, containers.ContainerType) and replaced_type.contents.shape == shape:
                 return replaced_type.contents
+        held = typemap.get(arguments[0].name) if callee.value in _HOLDING and arguments[-1].name in names else None
+        nested = held.contents.nested if isinstance(held, containers.ContainerType) else None
+        if nested is not None and nested.shape == shape:
+            return nested
         if not arguments or arguments[0].name not in names:
             continue
         if callee.value in _EXTENDING:

@@ -12,7 +12,9 @@ The region of a list has an item after the other. The region of a dict or set ha
 `control` is the address of the control words, the loops' argument `progress` (`Arena`). A row may be abandoned at any
 point: at an exception, or because the arena is full. So a word of an earlier row is overwritten only after its old
 value has been written to the journal, regions are never freed, and headers are in the copy of the record, which an
-abandoned row discards.
+abandoned row discards. The header of a container within a dict is in the arena, and the dict has its address: it is
+written to the journal when code gets the container. Its last word tells whether a dict holds it: one that two dicts
+hold would be two after its state was written.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ _CHANGES, _CHANGES_MAX, _JOURNAL, _TOP, _SIZE, _ARENA, _NEEDED = (
     for word in (arena.CHANGES, arena.CHANGES_MAX, arena.JOURNAL, arena.TOP, arena.SIZE, arena.ARENA, arena.NEEDED)
 )
 _ROW, _MARK = 8 * arena.ROW, 8 * arena.MARK
+OWNED: Final = 8 * arena.OWNED
 
 
 _as_float: Final = llvm_function(types.float64, types.int64)(
@@ -118,8 +121,9 @@ def _make_header(control: int) -> int:
         store(control + _MARK, load(control + _ROW))
         store(control + _TOP, 0)
         store(control + _CHANGES, 0)
-    header = load(control + _ARENA) + 8 * _allocate(control, arena.HEADER)
+    header = load(control + _ARENA) + 8 * _allocate(control, arena.INNER_HEADER)
     store(header, control)
+    store(header + OWNED, 0)
     clear(header)
     return header
 
@@ -137,10 +141,18 @@ def new_header(header: int) -> int:
 
 
 @register_jitable
+def keep_header(header: int) -> None:
+    """Record the header of a container within a dict, which code may change: it is in the arena, not in a record."""
+    for word in range(1, arena.HEADER):
+        change(load(header), header + 8 * word, load(header + 8 * word))
+
+
+@register_jitable
 def view_of_words(header: int, words: int, start: int, count: int) -> None:
     """Write the header of a list or dict whose entries are at an address, from a word on. It must not be changed."""
     control = current()
     store(header, control)
+    store(header + OWNED, 1)  # no dict may hold it
     store(header + OFFSET, (words - load(control + _ARENA)) // 8 + start)
     store(header + USED, count)
     store(header + CAPACITY, 0)  # without an index

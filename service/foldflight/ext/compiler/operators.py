@@ -547,6 +547,8 @@ def _byte(value: Any) -> int:
 @implementation
 def get_item(items: Any, index: Any) -> Any:
     """Implement `items[index]`."""
+    if isinstance(items, types.Optional) and isinstance(items.type, containers.ContainerType):
+        return lambda items, index: get_item(require_value(items), index)
     if isinstance(items, containers.ContainerType):
         return containers.get_item(items, index)
     if inner_kind(items) in TEXTS:
@@ -598,6 +600,8 @@ def reverse(items: Any) -> Any:
 @implementation
 def set_item(items: Any, index: Any, value: Any) -> Any:
     """Implement `items[index] = value`."""
+    if isinstance(items, types.Optional) and isinstance(items.type, containers.ContainerType):
+        return lambda items, index, value: set_item(require_value(items), index, value)
     if isinstance(items, containers.ContainerType):
         return containers.set_item(items, index, value)
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":

@@ -223,7 +223,7 @@ class Program(Loops):
 
 
 def _has_sets(plan: CompilePlan) -> bool:
-    return any(field.kind == "set" for field in plan.accumulator.fields)
+    return any(field.contents is not None and field.contents.has_sets for field in plan.accumulator.fields)
 
 
 def _has_decimals(plan: CompilePlan) -> bool:
@@ -237,7 +237,10 @@ def _shows_order(plan: CompilePlan) -> bool:
     """
     function = plan.methods["get_value"]
     fields = {field.name for field in plan.accumulator.fields}
-    sets = {field.name for field in plan.accumulator.fields if field.contents is not None and field.kind == "set"}
+    holders = [field for field in plan.accumulator.fields if field.contents is not None and field.contents.has_sets]
+    if any(field.kind != "set" for field in holders):
+        return True  # a dict of sets
+    sets = {field.name for field in holders}
     if not sets:
         return False
     code = function.__code__

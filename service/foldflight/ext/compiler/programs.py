@@ -336,10 +336,10 @@ class Programs(Accelerator):
         return NoProgram(reason) if reason else None
 
     def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:
-        """Return the fields that are sets: compiled code has their items in an order of its own."""
+        """Return the fields that are sets, or dicts of them: compiled code has their items in an order of its own."""
         program = self.program(bound, bound.instantiate())
         fields = program.layout.fields if isinstance(program, Program) else ()
-        return frozenset(field.name for field in fields if field.kind == "set")
+        return frozenset(field.name for field in fields if field.contents is not None and field.contents.has_sets)
 
     def _decide(self, bound: _Bound, program: Loops | NoProgram) -> Folding:
         """Store the mode of a function, and log it the first time."""

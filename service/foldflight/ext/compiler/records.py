@@ -106,21 +106,25 @@ class Reference(types.Type):
         layout: The attributes.
         changeable: Whether code may assign them.
         path: What stands before the names of its fields if it is an object within another one; the pointer is the same.
+        lent: Whether it is another accumulator in merge, which is not used afterwards.
 
     Attributes:
         fields: The attributes that are values.
         parts: The attributes that are objects.
     """
 
-    def __init__(self, cls: type, layout: RecordLayout, *, changeable: bool, path: str = "") -> None:
+    def __init__(
+        self, cls: type, layout: RecordLayout, *, changeable: bool, path: str = "", lent: bool = False
+    ) -> None:
         self.cls = cls
         self.layout = layout
         self.changeable = changeable
+        self.lent = lent
         names = {field.name.removeprefix(path): field for field in layout.fields if field.name.startswith(path)}
         self.fields = {name: field for name, field in names.items() if "." not in name}
         inner = {each.removeprefix(path)[:-1]: own for each, own in layout.parts if each.startswith(path)}
         self.parts = {
-            name: Reference(own, layout, changeable=changeable, path=f"{path}{name}.")
+            name: Reference(own, layout, changeable=changeable, path=f"{path}{name}.", lent=lent)
             for name, own in inner.items()
             if name and "." not in name
         }
@@ -152,7 +156,7 @@ class Reference(types.Type):
         if field is None:
             return self.parts.get(attribute)
         if field.contents is not None:
-            return ContainerType(field.contents, changeable=self.changeable)
+            return ContainerType(field.contents, changeable=self.changeable, lent=self.lent)
         if field.vector:
             return VectorType(field.length, field.vector, changeable=self.changeable)
         if field.length:

@@ -73,6 +73,8 @@ _OF_VALUES: Final = {
 _ENDS: Final = (strings.METHODS["startswith"], strings.METHODS["endswith"])
 _BUILT_IN: Final = python.BuiltinMethodType
 _REPLACE: Final = object()  # stands for the method `_replace` of a NamedTuple
+_OF_CONTAINERS: Final = (*containers.METHODS.values(), containers.get_number)
+_LACKING: Final = (containers.METHODS["get"], containers.METHODS["pop"])
 # Functions that accept a container that is None. All others raise, so the interpreter handles the row.
 _TAKING_NONE: Final = (require_value, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
@@ -539,6 +541,8 @@ class _Rewriter:
         elif expr.op == "getiter":
             if isinstance(self.type_of(expr.value), types.Optional):
                 expr = ir.Expr.getiter(self.call(require_value, (expr.value,), loc), loc)
+            elif self.root(expr.value) is not None and self.may_lack(expr.value):
+                expr = ir.Expr.getiter(self.call(containers.require_container, (expr.value,), loc), loc)
             self.output.append(ir.Assign(expr, target, loc))
         elif expr.op == "exhaust_iter" and self.is_record(expr.value):
             reference = self.reference(expr.value)
@@ -1025,7 +1029,10 @@ class _Rewriter:
         elif dispatcher in _ENDS and len(arguments) == 1 and type(self.constants.get(arguments[0].name)) is tuple:
             self.any_end(statement, method, self.constants[arguments[0].name])
             return
-        actual = arguments if method.receiver is None else (method.receiver, *arguments)
+        receiver = method.receiver
+        if receiver is not None and dispatcher in _OF_CONTAINERS and self.may_lack(receiver):
+            receiver = self.call(containers.require_container, (receiver,), statement.loc)
+        actual = arguments if receiver is None else (receiver, *arguments)
         if expr.kws and hasattr(dispatcher, "__signature__"):
             try:
                 dispatcher.__signature__.bind(*actual, **dict(expr.kws))
@@ -1150,6 +1157,12 @@ class _Rewriter:
         is_made = isinstance(root, ir.Expr) and root.op in ("call", "getitem", "static_getitem")
         type_ = self.type_of(var)
         return is_made or isinstance(getattr(type_, "type", type_), (Items, containers.ContainerType))
+
+    def may_lack(self, var: ir.Var) -> bool:
+        """Return whether a variable may be a container or None, as `get` or `pop` of a dict of containers returns."""
+        root = self.root(var)
+        method = self.methods.get(root.func.name) if isinstance(root, ir.Expr) and root.op == "call" else None
+        return root is None or (method is not None and method.dispatcher in _LACKING)
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.arena import Contents, Element, containers_within
 from foldflight.ext.compiler.datetimes import number_of
 from foldflight.ext.compiler.records import RecordField, RecordLayout, is_named_tuple
 from foldflight.ext.compiler.uses import Uses
@@ -47,6 +47,7 @@ CONTAINERS: Final = (Counter, OrderedDict, defaultdict, deque, bytearray)
 _SHAPES: Final[dict[Any, str]] = {
     list: "list", deque: "list", dict: "dict", Counter: "dict", OrderedDict: "dict", defaultdict: "dict", set: "set",
 }  # fmt: skip
+_CLASSES_OF_SHAPES: Final[dict[str, type]] = {"list": list, "dict": dict, "set": set}
 _UTC: Final = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # the zone of the arguments
 _ITEMS_MAX: Final = 64  # items of a list: compiled code copies the whole record at each row
 _BYTES_MAX: Final = 1 << 12  # bytes of a bytearray, for the same reason
@@ -206,6 +207,8 @@ class UntypedAccumulators:
             is_object = isinstance(each, Part) and not issubclass(each.cls, tuple)
             if is_object or (isinstance(each, RecordField) and each.is_container):
                 objects_within.append(value)
+            if isinstance(each, RecordField) and each.contents is not None:
+                objects_within += containers_within(each.contents, value)
             own = each.values(value) if isinstance(each, Part) else None
             waiting += () if own is None or not isinstance(each, Part) else zip(each.members, own.values(), strict=True)
         return objects_within
@@ -224,11 +227,17 @@ def _arrow(field: RecordField) -> pa.DataType:
     """Return the type of a field as a column."""
     if field.contents is None:
         return pa.list_(_TYPES[field.kind]) if field.length else _TYPES[field.kind]
-    key = _arrow_of(field.contents.key)
-    return pa.list_(key) if field.contents.value is None else pa.map_(key, _arrow_of(field.contents.value))
+    return _arrow_of_contents(field.contents)
+
+
+def _arrow_of_contents(contents: Contents) -> pa.DataType:
+    key = _arrow_of(contents.key)
+    return pa.list_(key) if contents.value is None else pa.map_(key, _arrow_of(contents.value))
 
 
 def _arrow_of(part: Element) -> pa.DataType:
+    if part.nested is not None:
+        return _arrow_of_contents(part.nested)
     if not part.is_tuple:
         return _TYPES[part.kinds[0]]
     return pa.struct([(f"f{index}", _TYPES[kind]) for index, kind in enumerate(part.kinds)])
@@ -241,15 +250,26 @@ def _fits(field: RecordField, value: Any) -> bool:
     if field.contents is None:
         made_by: Any = bytearray if field.kind == "byte" else list
         return type(value) is made_by and len(value) == field.length and _are_of(field.kind, value)
-    contents = field.contents
-    cls: Any = contents.cls or {"list": list, "dict": dict, "set": set}[contents.shape]
+    return _holds(field.contents, value)
+
+
+def _holds(contents: Contents, value: Any) -> bool:
+    """Return whether a value is a container of a type, and has only what the type keeps."""
+    cls: Any = contents.cls or _CLASSES_OF_SHAPES[contents.shape]
     if type(value) is not cls or getattr(value, "__dict__", None) or getattr(value, "maxlen", None) != contents.limit:
         return False
     if contents.value is None:
         return _are_elements(contents.key, value)
-    if contents.cls is defaultdict and value.default_factory is not _CLASSES[contents.value.kinds[0]]:
+    if contents.cls is defaultdict and value.default_factory is not _factory_of(contents.value):
         return False
     return _are_elements(contents.key, value) and _are_elements(contents.value, value.values())
+
+
+def _factory_of(part: Element) -> Any:
+    """Return the class whose call makes the first value of a key in a defaultdict; None for values that have none."""
+    if part.nested is not None:
+        return part.nested.cls or _CLASSES_OF_SHAPES[part.nested.shape]
+    return None if part.is_tuple else _CLASSES[part.kinds[0]]
 
 
 def _are_of(kind: str, values: Iterable[Any]) -> bool:
@@ -261,6 +281,8 @@ def _are_of(kind: str, values: Iterable[Any]) -> bool:
 
 
 def _are_elements(part: Element, values: Collection[Any]) -> bool:
+    if part.nested is not None:
+        return all(_holds(part.nested, each) for each in values)
     if not part.is_tuple:
         return _are_of(part.kinds[0], values)
     if not all(type(each) is tuple and len(each) == len(part.kinds) for each in values):
@@ -272,22 +294,32 @@ def _value_for_arrow(field: RecordField, value: Any) -> Any:
     """Convert the value of a field for Arrow."""
     if field.contents is None:
         return list(value) if field.length else value
-    if field.contents.value is None:
-        return [_element_for_arrow(field.contents.key, each) for each in value]
-    parts = field.contents.key, field.contents.value
+    return _contents_for_arrow(field.contents, value)
+
+
+def _contents_for_arrow(contents: Contents, value: Any) -> list[Any]:
+    if contents.value is None:
+        return [_element_for_arrow(contents.key, each) for each in value]
+    parts = contents.key, contents.value
     return [tuple(map(_element_for_arrow, parts, item)) for item in value.items()]
 
 
 def _element_for_arrow(part: Element, value: Any) -> Any:
+    if part.nested is not None:
+        return _contents_for_arrow(part.nested, value)
     return {f"f{index}": each for index, each in enumerate(value)} if part.is_tuple else value
 
 
 def _values_from_arrow(field: RecordField, column: pa.Array) -> list[Any]:
     """Convert a column to n values of a field."""
-    contents = field.contents
-    if contents is None:
+    if field.contents is None:
         values = to_python(column)
         return [bytearray(value) for value in values] if field.kind == "byte" else values
+    return _containers_from_arrow(field.contents, column)
+
+
+def _containers_from_arrow(contents: Contents, column: pa.Array) -> list[Any]:
+    """Convert a column to n containers."""
     ends = column.offsets.to_pylist()
     is_map = contents.value is not None
     keys = _elements_from_arrow(contents.key, column.keys if is_map else column.values)
@@ -302,11 +334,13 @@ def _values_from_arrow(field: RecordField, column: pa.Array) -> list[Any]:
         for row, (first, end) in zip(rows, itertools.pairwise(ends), strict=True)
     ]
     if contents.cls is defaultdict:
-        return [defaultdict(_CLASSES[contents.value.kinds[0]], each) for each in dicts]
+        return [defaultdict(_factory_of(contents.value), each) for each in dicts]
     return dicts if contents.cls is None else [contents.cls(each) for each in dicts]
 
 
 def _elements_from_arrow(part: Element, values: pa.Array) -> list[Any]:
+    if part.nested is not None:
+        return _containers_from_arrow(part.nested, values)
     if not part.is_tuple:
         return to_python(values)
     return list(zip(*(to_python(values.field(index)) for index in range(len(part.kinds))), strict=True))
@@ -350,7 +384,7 @@ def inferred_types(
     fresh: Any,
     untyped_text: str,
     hints: Mapping[str, Any],
-    uses_of: Callable[[Part | RecordField], Uses],
+    uses_of: Callable[[Part | RecordField, Mapping[str, type]], Uses],
 ) -> UntypedAccumulators:
     """Return the types of a new accumulator.
 
@@ -359,8 +393,9 @@ def inferred_types(
         fresh: The new accumulator.
         untyped_text: The reason of `untyped_reason`.
         hints: The annotations of its attributes, or a container's annotation as `value`.
-        uses_of: Returns what the author's code stores in the fields of an accumulator of which not all types are known:
-            they are then guesses, and compiling refuses code that stores something else.
+        uses_of: Returns what the author's code stores in the fields of an accumulator of which not all types are known,
+            and of which defaultdicts make containers of known classes: the types are then guesses, and compiling
+            refuses code that stores something else.
 
     Raises:
         Unsupported: One of the types is not certain.
@@ -371,7 +406,7 @@ def inferred_types(
     root = inference.member("value", fresh)
     for _ in range(_ROUNDS_MAX if inference.missing else 0):
         before = set(inference.missing)
-        inference = _Inference(untyped_text, hints, uses_of(root))
+        inference = _Inference(untyped_text, hints, uses_of(root, inference.made))
         root = inference.member("value", fresh)
         if set(inference.missing) == before:
             break
@@ -382,8 +417,10 @@ def inferred_types(
 
 _ROUNDS_MAX: Final = 3
 _NESTING: Final = ("container", "list", "set", "dict", "Counter", "defaultdict", "deque", "OrderedDict")
-NOT_NESTED: Final = "containers in containers are not compiled; use a dict with tuples as keys, as counts[key, other]"
-"""The rest of the reason for a container in a container."""
+NOT_NESTED: Final = "containers in containers are compiled as values of dicts only; use a dict with tuples as keys"
+"""The rest of the reason for a container in a container that is no dict."""
+NOT_CERTAIN: Final = "what that holds is not certain; annotate it, as in dict[str, list[float]]"
+"""The rest of the reason for a dict of containers."""
 NOT_REPLACED: Final = "objects that are replaced are not compiled; have its members as attributes that may be None"
 """The rest of the reason for an object that is None at first."""
 NOT_OBJECTS: Final = "objects in containers are not compiled; put plain tuples into it"
@@ -402,6 +439,7 @@ class _Inference:
     Attributes:
         missing: By path, why a type is unknown.
         guesses: Texts for the beginning of a reason that a guess may have caused.
+        made: By path, the class of the containers that a defaultdict makes.
     """
 
     def __init__(self, untyped_text: str, hints: Mapping[str, Any], uses: Uses | None = None) -> None:
@@ -409,6 +447,7 @@ class _Inference:
         self.hints = hints
         self.uses = Uses() if uses is None else uses
         self.missing: dict[str, Unsupported] = {}
+        self.made: dict[str, type] = {}
         self.guesses: list[str] = []
 
     def member(self, path: str, value: Any, hint: Any = None, label: str = "it") -> RecordField | Part:
@@ -485,7 +524,8 @@ class _Inference:
         if value is None and held:
             remedy = f"{label} is None at first, and then a {held}; {NOT_REPLACED}"
         elif held in _NESTING and cls in _SHAPES:
-            remedy = f"{label} is a {cls.__name__} that holds a {held} for each key; {NOT_NESTED}"
+            what = f"a {held} for each key; {NOT_CERTAIN}" if _SHAPES[cls] == "dict" else f"a {held}; {NOT_NESTED}"
+            remedy = f"{label} is a {cls.__name__} that holds {what}"
         elif held and cls in _SHAPES:
             remedy = f"{label} is a {cls.__name__} that holds a {held}; {NOT_OBJECTS}"
         why = f"{self.untyped}; {remedy}"
@@ -505,6 +545,8 @@ class _Inference:
             found_elements[1:] = [Element(("int",))]
         if cls is defaultdict and (made_by := _NUMBERS.get(value.default_factory)) is not None:
             found_elements[1:] = [Element((made_by,))]
+        if cls is defaultdict and value.default_factory in _SHAPES:
+            self.made[path] = value.default_factory
         if value and cls is dict and hint is None and None not in found_elements:
             annotated_elements = found_elements
         merged_elements = [
@@ -514,8 +556,10 @@ class _Inference:
         parts = [each for each in merged_elements if each is not None]
         if len(parts) < len(merged_elements):
             return None
-        if cls is defaultdict and (parts[1].is_tuple or value.default_factory is not _CLASSES[parts[1].kinds[0]]):
+        if cls is defaultdict and value.default_factory is not _factory_of(parts[1]):
             return None
+        if parts[-1].nested is not None:
+            check_nested(parts[-1].nested)
         if None in annotated_elements and not value:
             names = ", ".join(map(_name_of_element, parts[: 1 if cls is Counter else 2]))
             name = cls.__name__
@@ -563,8 +607,12 @@ def _parts_of(cls: type, hint: Any) -> list[Element | None]:
     actual = [*typing.get_args(hint)] if own is cls or (own in (dict, list, set) and issubclass(cls, own)) else []
     actual += [int] if cls is Counter and actual else []
     parts: list[Element | None] = []
-    for each in actual:
-        is_tuple = typing.get_origin(each) is tuple
+    for place, each in enumerate(actual):
+        inner: Any = typing.get_origin(each)
+        if place == 1 and inner in _SHAPES and inner is not OrderedDict:
+            parts.append(nested_element(inner, _parts_of(inner, each)))
+            continue
+        is_tuple = inner is tuple
         kinds = [_ANNOTATED.get(member) for member in (typing.get_args(each) if is_tuple else (each,))]
         parts.append(None if None in kinds or not kinds else Element(tuple(map(str, kinds)), is_tuple=is_tuple))
     count = 2 if _SHAPES[cls] == "dict" else 1
@@ -581,7 +629,30 @@ def _element_of(values: Iterable[Any]) -> Element | None:
     return elements.pop() if len(elements) == 1 else None
 
 
+def nested_element(cls: Any, parts: Sequence[Element | None]) -> Element | None:
+    """Return the element of dicts that hold containers of a class with these parts; None if one is unknown."""
+    known_parts = [each for each in parts if each is not None]
+    if len(known_parts) < len(parts):
+        return None
+    shape, special = _SHAPES[cls], cls if cls in CONTAINERS else None
+    return Element((shape,), nested=Contents(shape, known_parts[0], (*known_parts, None)[1], special))
+
+
+def check_nested(contents: Contents) -> None:
+    """Raise Unsupported for a container within a dict that is found by floats, one of which may be NaN."""
+    if contents.shape != "list" and "float" in contents.key.kinds:
+        raise Unsupported(
+            f"it holds containers of the type {contents}, whose keys may be NaN; use whole numbers or texts"
+        )
+    if contents.nested is not None:
+        check_nested(contents.nested)
+
+
 def _name_of_element(part: Element) -> str:
+    if part.nested is not None:
+        own = part.nested
+        inner = (own.key,) if own.value is None or own.cls is Counter else (own.key, own.value)
+        return f"{own.name}[{', '.join(map(_name_of_element, inner))}]"
     names = ", ".join("str" if kind == "text" else kind for kind in part.kinds)
     return f"tuple[{names}]" if part.is_tuple else names
 

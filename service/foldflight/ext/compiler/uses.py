@@ -10,7 +10,7 @@ import bisect
 import inspect
 import math
 import operator
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -59,6 +59,8 @@ _PUTTING: Final = {
     "append": (0,), "appendleft": (0,), "add": (0,), "insert": (1,), "setdefault": (0, 1), "get": (0,), "pop": (0,),
     "move_to_end": (0,),
 }  # fmt: skip
+_CONTAINERS: Final[dict[str, type]] = {"list": list, "dict": dict, "set": set}
+_INNER: Final = "[]"  # stands after the path of a dict for the containers that it holds
 _DEPTH_MAX: Final = 40  # definitions that are followed from one variable
 
 
@@ -99,6 +101,8 @@ class Uses:
     objects: dict[str, str] = field(default_factory=dict)  # the class of an object that is stored, or of a container
     keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
+    made: Mapping[str, type] = field(default_factory=dict)  # the class of the containers that a defaultdict makes
+    inner: dict[str, type] = field(default_factory=dict)  # the class of the containers that a dict holds
 
     def kind(self, path: str) -> str | None:
         """Return the kind that is stored in a field; None if it is unknown, or there are several."""
@@ -107,7 +111,22 @@ class Uses:
     def elements(self, path: str, is_dict: bool) -> list[Element | None]:
         """Return the values that code puts into a container: items, or keys and values; each None if it is unknown."""
         keys = _only(self.keys.get(path, ()))
-        return [keys, _only(self.values.get(path, ()))] if is_dict else [keys]
+        if not is_dict:
+            return [keys]
+        inner = self.inner_class(path)
+        if inner is None:
+            return [keys, _only(self.values.get(path, ()))]
+        return [keys, self._inner_element(inner, f"{path}{_INNER}")]
+
+    def inner_class(self, path: str) -> type | None:
+        """Return the class of the containers that a dict holds; None if it holds none."""
+        return self.made.get(path) or self.inner.get(path)
+
+    def _inner_element(self, cls: type, path: str) -> Element | None:
+        from foldflight.ext.compiler.untyped_accumulators import nested_element
+
+        parts = self.elements(path, issubclass(cls, dict))
+        return nested_element(cls, [parts[0], Element(("int",))] if cls is Counter else parts)
 
 
 def _only(values: Iterable[Any]) -> Any:
@@ -115,11 +134,18 @@ def _only(values: Iterable[Any]) -> Any:
     return items[0] if len(items) == 1 else None
 
 
-def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[FunctionType, int]], kinds: Any) -> Uses:
+def find_uses(
+    root: Part | RecordField,
+    made: Mapping[str, type],
+    cls: type,
+    functions: Iterable[tuple[FunctionType, int]],
+    kinds: Any,
+) -> Uses:
     """Return what methods store in an accumulator.
 
     Args:
         root: The accumulator, as far as its types are known.
+        made: The class of the containers that a defaultdict makes, by path.
         cls: The author's class.
         functions: Each method, with the position of its accumulator: the arguments stand behind it.
         kinds: The kinds of the arguments.
@@ -127,7 +153,7 @@ def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[Fun
     from foldflight.ext.compiler.literals import inline_comprehensions
     from foldflight.ext.compiler.rewrite import readable_copy
 
-    uses = Uses()
+    uses = Uses(made=made)
     for function, position in functions:
         code = run_frontend(readable_copy(function))
         try:
@@ -139,6 +165,8 @@ def find_uses(root: Part | RecordField, cls: type, functions: Iterable[tuple[Fun
         if position:
             arguments[0] = _Object(cls)
         _Reader(code, root, arguments, uses).read()
+        if made or uses.inner:  # now the containers are known that dicts hold
+            _Reader(code, root, arguments, uses).read()
     return uses
 
 
@@ -208,16 +236,28 @@ class _Reader:
 
     def name_object(self, path: str, value: ir.Var) -> None:
         """Record the class of an object or a container that is put somewhere, for the reason why it is not compiled."""
+        name = self.name_of(value)
+        if name:
+            self.uses.objects.setdefault(path, name)
+
+    def name_of(self, value: ir.Var) -> str:
+        """Return the name of the class of an object or a container that code makes; empty for other values."""
         made = self.root(value)
         if not isinstance(made, ir.Expr):
-            return
+            return ""
         function = self.of(made.func) if made.op == "call" else None
         cls = function.value if isinstance(function, _Object) and isinstance(function.value, type) else None
         name = {"build_list": "list", "build_set": "set", "build_map": "dict"}.get(made.op, "")
         if cls is not None and cls not in _PLAIN and number_of(cls) is None:
             name = cls.__name__
-        if name:
-            self.uses.objects.setdefault(path, name)
+        return name
+
+    def name_item(self, holder: Any, value: ir.Var) -> None:
+        """Record the class of an object or a container that is put into a container."""
+        path, name = self.path_of(holder), self.name_of(value)
+        self.name_object(path, value)
+        if name in _CONTAINERS and self.shape_of(holder) == "dict":
+            self.uses.inner.setdefault(path, _CONTAINERS[name])
 
     def put_item(self, holder: Any, index: ir.Var, value: ir.Var) -> None:
         key = self.of(index)
@@ -230,7 +270,7 @@ class _Reader:
             return
         self.put(self.uses.keys, holder, key)
         self.put(self.uses.values, holder, self.of(value))
-        self.name_object(self.path_of(holder), value)
+        self.name_item(holder, value)
 
     def read_item(self, holder: Any, index: Any) -> None:
         """Record a key that is looked up: a defaultdict and a Counter are read before they are written."""
@@ -244,7 +284,9 @@ class _Reader:
             targets = (self.uses.keys, self.uses.values)
             for into, position in zip(targets, positions, strict=False):
                 self.put(into, function.of, self.of(call.args[position]))
-                self.name_object(self.path_of(function.of), call.args[position])
+                self.name_item(function.of, call.args[position])
+            if function.name == "get" and len(call.args) > 1:
+                self.name_item(function.of, call.args[1])
         if (
             isinstance(function, _BoundMethod)
             and function.name in ("extend", "subtract", "update")
@@ -267,7 +309,11 @@ class _Reader:
 
     def shape_of(self, holder: Any) -> str:
         """Return `list`, `dict` or `set` if a value is a container of the accumulator; else an empty text."""
-        kind = getattr(self.fields.get(self.path_of(holder)), "kind", "")
+        path = self.path_of(holder)
+        if path.endswith(_INNER):
+            inner = self.uses.inner_class(path.removesuffix(_INNER))
+            return "" if inner is None else "dict" if issubclass(inner, dict) else "set" if inner is set else "list"
+        kind = getattr(self.fields.get(path), "kind", "")
         return kind if kind in ("list", "dict", "set") else ""
 
     def path_of(self, holder: Any) -> str:
@@ -423,7 +469,11 @@ class _Reader:
         if self.shape_of(holder) != "dict":
             return self.key_in(holder)
         path = self.path_of(holder)
+        if self.uses.inner_class(path) is not None:
+            return _Place(f"{path}{_INNER}")
         contents = getattr(self.fields.get(path), "contents", None)
+        if contents is not None and contents.nested is not None:
+            return None
         return _kinds_of(_only(self.uses.values.get(path, ())) if contents is None else contents.value)
 
     def result(self, function: Any, arguments: list[Any]) -> Any:

@@ -26,6 +26,7 @@ def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]])
         f"SELECT k FROM hav QUALIFY my_sum(v) {SORTED} > v",
         f"SELECT k, my_max(v) {SORTED} AS m FROM hav ORDER BY v DESC, m",
         f"SELECT *, v * 2, my_sum(v) {SORTED} :: DOUBLE AS s FROM hav QUALIFY s > v AND rank() {SORTED} > 1",
+        f"SELECT hav.*, my_sum(v) {SORTED} AS s FROM hav QUALIFY s > v",
         "SELECT mid(v) OVER (ORDER BY v ROWS BETWEEN 2 PRECEDING AND 1 + 1 FOLLOWING) FROM hav",
     ):
         assert plans_of(db, query, plan="fold") == ["over"], query

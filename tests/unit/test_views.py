@@ -22,7 +22,7 @@ from foldflight import ListView, MapView, udaf
 from foldflight.client import EmbeddedTransport, embedded_transport
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import UNBOUNDED, Entries, Folded, Open, Results, Returns
-from foldflight.exchange.view_columns import question_states, split_entries
+from foldflight.exchange.view_columns import question_states, split_entries, without_entries
 from foldflight.fold.aggregate.groups_accumulator import CachedView
 from foldflight.fold.pickles import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
@@ -754,6 +754,31 @@ def test_entries_of_unequal_size_come_in_parts_within_the_bound() -> None:
     assert [entry for each in result for entry in each["texts"]["entries"]] == entries
     assert [each["count"] for each in result] == [7] + [None] * (len(parts) - 1)
     assert [each["texts"]["complete"] for each in result] == [True] + [False] * (len(parts) - 1)
+
+
+def test_states_without_entries_have_the_numbers_of_all_items() -> None:
+    """Another server goes on from them: a list whose items came in several parts has not the number of the first."""
+    spec = ViewSpec("texts", pa.int64(), pa.string(), is_list=True)
+    states = pa.array(
+        [
+            {
+                "texts": {
+                    "complete": True,
+                    "cleared": False,
+                    "entries": [{"key": key, "value": "x" * 90, "present": True} for key in range(count)],
+                }
+            }
+            for count in (100, 3, 40)
+        ],
+        pa.struct([("texts", spec.arrow)]),
+    )
+    batch = pa.RecordBatch.from_arrays([pa.array([0, 2, 5], pa.int32()), states], names=["slot", "state_0"])
+    parts = [part for row in range(3) for part in split_entries(batch.slice(row, 1), [[spec]], 2_000)]
+    assert len(parts) > 6
+    (result,) = without_entries(pa.Table.from_batches(parts), [[spec]]).to_batches()
+    assert result.column(0).to_pylist() == [0, 2, 5]
+    entries = [row["texts"]["entries"] for row in result.column(1).to_pylist()]
+    assert [[each["key"] for each in items] for items in entries] == [[100], [3], [40]]
 
 
 def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:

@@ -1143,6 +1143,8 @@ OPTIONAL, REQUIRED = {"type": "int64", "optional": True}, {"type": "int64", "opt
         ({"x": 1, "y": 2}, {"x": REQUIRED, "y": REQUIRED}, {"x": 1, "y": 2}, False),
         ({"x": 1, "y": 2, "z": 0}, {"x": REQUIRED, "y": REQUIRED, "z": REQUIRED}, {"x": 1, "y": 2}, True),
         ({"x": 1, "y": 0}, None, {"x": 1}, True),
+        ({"x": 1, "y": {"scale": 0, "value": "AA=="}}, None, {"x": 1}, True),
+        ({"x": 1, "y": {"scale": 2, "value": "AQ=="}}, None, {"x": 1}, False),
         ({"x": 1, "y": 9, "z": None, "a": ""}, None, {"x": 1}, True),  # 9 may be the DEFAULT
         ({"x": 1, "y": 9, "z": "ann", "a": ""}, None, {"x": 1}, False),
         ({"x": 1, "y": None}, None, None, False),  # a message with a key of NULL is of a table without a primary key

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Flink: the SUM of a DECIMAL(38) that has become NULL is 5 after one more row of 5.
+#
+# Guess: a sum that does not fit is an error; or NULL, and stays NULL.
+# Seen with Flink 2.1.1: the sum of 99999999999999999999999999999999999999 and 1 is NULL, which is what the accumulator of no rows is,
+# too. The next value is therefore taken for the first. AVG, which adds in the same way, stays NULL. There is no error in either mode, and
+# a window or a group of batch shows the number only. (Needs java and mvn.)
+set -euo pipefail
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+export LC_ALL=C
+cat >pom.xml <<'XML'
+<project>
+  <modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.flink</groupId><artifactId>flink-table-planner-loader</artifactId><version>2.1.1</version></dependency>
+    <dependency><groupId>org.apache.flink</groupId><artifactId>flink-table-runtime</artifactId><version>2.1.1</version></dependency>
+    <dependency><groupId>org.apache.flink</groupId><artifactId>flink-clients</artifactId><version>2.1.1</version></dependency>
+    <dependency><groupId>org.apache.flink</groupId><artifactId>flink-table-api-java-bridge</artifactId><version>2.1.1</version></dependency>
+  </dependencies>
+</project>
+XML
+mvn --batch-mode --quiet -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DoutputDirectory="$folder" </dev/null
+cat ./*.jar | sha256sum --check --quiet <(echo "7604aa273cd79e21e852b40ad91ad24c04c7a3e8759523d4fba0d10abeb5b28a  -")
+cat >Main.java <<'JAVA'
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.flink.table.api.EnvironmentSettings;
+import org.apache.flink.table.api.TableEnvironment;
+import org.apache.flink.types.Row;
+import org.apache.flink.util.CloseableIterator;
+
+public class Main {
+    static TableEnvironment batch = environment(EnvironmentSettings.inBatchMode());
+    static TableEnvironment stream = environment(EnvironmentSettings.inStreamingMode());
+
+    static TableEnvironment environment(EnvironmentSettings settings) {
+        TableEnvironment environment = TableEnvironment.create(settings);
+        environment.getConfig().set("parallelism.default", "1");
+        return environment;
+    }
+
+    static void expect(TableEnvironment environment, String query, String expected) {
+        List<String> rows = new ArrayList<>();
+        try (CloseableIterator<Row> result = environment.executeSql(query).collect()) {
+            while (result.hasNext()) rows.add(result.next().toString());
+        } catch (Exception error) {
+            Throwable cause = error;
+            while (cause.getCause() != null) cause = cause.getCause();
+            rows.add(cause.getMessage());
+        }
+        System.out.println((environment == batch ? "batch" : "stream") + ": " + query + ": " + rows);
+        if (!rows.toString().equals(expected)) throw new AssertionError("expected " + expected);
+    }
+
+    public static void main(String[] arguments) {
+        String table = " FROM (VALUES ('99999999999999999999999999999999999999'), ('1'), ('5')) AS t(x)";
+        expect(batch, "SELECT SUM(CAST(x AS DECIMAL(38, 0)))" + table, "[+I[5]]");
+        expect(stream, "SELECT SUM(CAST(x AS DECIMAL(38, 0)))" + table,
+                "[+I[99999999999999999999999999999999999999], -U[99999999999999999999999999999999999999], +U[null], -U[null], +U[5]]");
+        expect(batch, "SELECT AVG(CAST(x AS DECIMAL(38, 0)))" + table, "[+I[null]]");
+        System.exit(0);
+    }
+}
+JAVA
+java --add-opens=java.base/java.lang=ALL-UNNAMED --add-opens=java.base/java.util=ALL-UNNAMED --add-opens=java.base/java.nio=ALL-UNNAMED -cp "$folder/*" Main.java 2>log || { tail -20 log; exit 1; }

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -228,18 +228,38 @@ _PLAIN: Final = re.compile(r"[\n !#%&()*+,\-./0-9:;<=>?A-Z\[\]^_a-z|~]*")
 class Text:
     """A query as SQL, with the methods of a DataFrame that plans of lifted batches call.
 
-    Spark analyses a DataFrame again at each method, and a text once.
+    Spark analyses a DataFrame again at each method, and a text once, in a time that grows with its levels.
+
+    Args:
+        sql: The query.
+        source: The clauses behind SELECT, as `FROM t WHERE c`, if the query has no others.
+        expressions: The items of the query as expressions over the source, in parentheses unless they are columns, by
+            the names of its columns in backquotes; none, if they cannot be evaluated elsewhere.
     """
 
     sql: str
+    source: str = ""
+    expressions: Mapping[str, str] = field(default_factory=dict)
 
     def selectExpr(self, *items: str) -> Text:  # noqa: N802 - as PySpark names it
         """Return a projection."""
         return Text(f"SELECT {', '.join(items)} FROM ({self.sql})")  # noqa: S608 - expressions of ours
 
+    @property
+    def below(self) -> Text:
+        """The source, of which `selectExpr` takes expressions over its columns."""
+        return _Source(self.source)
+
     def where(self, condition: str) -> Text:
         """Return the rows for which a condition holds."""
         return Text(f"SELECT * FROM ({self.sql}) WHERE {condition}")  # noqa: S608 - as above
+
+
+class _Source(Text):
+    """The clauses behind SELECT in the place of a query."""
+
+    def selectExpr(self, *items: str) -> Text:  # noqa: N802 - as PySpark names it
+        return Text(f"SELECT {', '.join(items)} {self.sql}")
 
 
 def error_text(

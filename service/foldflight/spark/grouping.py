@@ -434,13 +434,12 @@ class PlannedQuery:
         query = self.query
         return query.stream is None and query.lift_choice.holds and query.finished_by_host.holds
 
-    def result(self, analyse: Callable[[str], DataFrame] | None = None, source: str = "") -> DataFrame:
+    def result(self, analyse: Callable[[], DataFrame] | None = None) -> DataFrame:
         """Return the result.
 
         Args:
-            analyse: Has Spark analyse a query, for aggregations that are one text (`has_plain_rows`). Default: they are
+            analyse: Has Spark analyse `text`, for aggregations that are one text (`has_plain_rows`). Default: they are
                 steps of a DataFrame.
-            source: The input of that text, as SQL.
 
         Raises:
             RejectedError: As `GroupedFrame.agg` does.
@@ -452,8 +451,7 @@ class PlannedQuery:
         if not self._is_without_python:
             check_workers(session)
         if analyse is not None and query.lift_choice.holds:
-            groups = analyse(self.text(source))
-            result = LIFT.load().finished_by_python(query, groups, self.schema, self._outputs)
+            result = LIFT.load().finished_by_python(query, analyse(), self.schema, self._outputs)
         elif query.stream is None:
             scan_source = self.reader if isinstance(self.reader, Source) else None
             rows = as_months(self.columns.rows())
@@ -493,17 +491,17 @@ class PlannedQuery:
         types = [*(field.dataType for field in self.schema), *self.types.values()]
         return self.columns.plain is not None and not any(is_months(each) or is_collated(each) for each in types)
 
-    def text(self, source: str, items: Sequence[tuple[str, str]] | None = None) -> str:
+    def text(self, source: Text, items: Sequence[tuple[str, str]] | None = None) -> str:
         """Return the result as SQL, which Spark analyses in one step.
 
         Args:
-            source: A query with the columns of the input, as SQL.
+            source: A query with the columns of the input.
             items: The columns of the result, each with the name that it is given. Default: all, with the query's names.
         """
         columns = {name: quote_name(column) for name, column in (self.columns.plain or {}).items()}
         session = self.columns.df.sparkSession
         computed_names = None if self.copies else items
-        plan_text = LIFT.load().text(self.query, Text(source), columns, self._outputs, session, computed_names)
+        plan_text = LIFT.load().text(self.query, source, columns, self._outputs, session, computed_names)
         if not self.copies or not self._is_without_python:
             return plan_text.sql
         output_items = [(name, name) for name in self.types] if items is None else items

@@ -252,11 +252,13 @@ class Analysis:
             edits: The edits of the text.
             filtered: Whether WHERE is applied.
         """
-        sql = f"SELECT {block.hints} {select}"
-        for name in ("FROM", "WHERE") if filtered else ("FROM",):
-            if name in block.clauses:
-                sql += f"\n{name} {edits.render(block.clauses[name])}"
-        return sql
+        return f"SELECT {block.hints} {select}{Analysis.source_of(block, edits, filtered=filtered)}"
+
+    @staticmethod
+    def source_of(block: Block, edits: Edits, *, filtered: bool = True) -> str:
+        """Return FROM and, if filtered, WHERE of a block."""
+        names = ("FROM", "WHERE") if filtered else ("FROM",)
+        return "".join(f"\n{name} {edits.render(block.clauses[name])}" for name in names if name in block.clauses)
 
     def seeing(self, query: ParsedQuery, index: int, sql: str, edits: Edits) -> str:
         """Return a query with the common table expressions that are visible at an index.

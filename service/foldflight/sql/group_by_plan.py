@@ -25,6 +25,7 @@ from pyspark.sql import types as st
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
+from foldflight.spark.batch import Text as SqlText
 from foldflight.spark.columns import quote_name
 from foldflight.spark.grouping import PlannedQuery, group_by
 from foldflight.spark.scans.predicate import NO_COLUMNS
@@ -421,7 +422,7 @@ class BlockFold:
 
     def _rows(
         self, keys: Sequence[_Key], uses: Mapping[ParsedCall, str]
-    ) -> tuple[str, DataFrame, dict[str, Aggregate]]:
+    ) -> tuple[SqlText, DataFrame, dict[str, Aggregate]]:
         """Return the input of the fold, as a query and analysed, and the aggregates by output."""
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
@@ -448,13 +449,17 @@ class BlockFold:
         if len({id(each.transport) for each in aggregates.values()}) > 1:
             raise CannotFoldError("its functions come from several connections")
         items = ", ".join(select) or "1 AS one"
-        source = analysis.rows_of(self.block, items, edits)
+        source = SqlText(
+            analysis.rows_of(self.block, items, edits),
+            analysis.source_of(self.block, edits),
+            {} if bounds or self.block.hints else self._expressions(keys, arguments),
+        )
         try:
             rows = read_checked_rows(
                 analysis,
                 self.block,
                 self.options,
-                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits) if more else source),
+                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits)),
             )
         except REFUSALS as error:
             self._refuse_row_kind()
@@ -466,9 +471,19 @@ class BlockFold:
             rows, {output: (calls[output], use) for output, use in aggregates.items()}
         )
         if not casts:
-            self._scan = self._scan_of(source, rows, select)
+            self._scan = self._scan_of(source.sql, rows, select)
             return source, rows, fitted_aggregates
-        return f"SELECT *, {', '.join(casts)} FROM ({source})", rows.selectExpr("*", *casts), fitted_aggregates
+        return source.selectExpr("*", *casts), rows.selectExpr("*", *casts), fitted_aggregates
+
+    def _expressions(self, keys: Sequence[_Key], arguments: _Arguments) -> dict[str, str]:
+        """Return the columns of the rows as expressions over FROM; none if some can only be evaluated there.
+
+        An aggregation over FROM names keys several times, so they are columns, and no words that Spark reads as values.
+        """
+        texts = arguments.expressions()
+        if texts is None or any(not key.path or NO_COLUMNS & {*key.path} for key in keys):
+            return {}
+        return {quote_name(name): sql for name, sql in [*((key.name, key.sql) for key in keys), *texts.items()]}
 
     def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
@@ -601,7 +616,7 @@ class BlockFold:
 
     def _group(
         self,
-        source: str,
+        source: SqlText,
         rows: DataFrame,
         keys: Sequence[_Key],
         aggregates: Mapping[str, Aggregate],
@@ -640,7 +655,7 @@ class BlockFold:
             if window is not None or not group_plan.has_plain_rows:
                 return group_plan, group_plan.result()
             if not group_plan.is_text:
-                return group_plan, group_plan.result(self.df_of, source)
+                return group_plan, group_plan.result(lambda: self.df_of(group_plan.text(source)))
             return group_plan, None if is_last else self.df_of(group_plan.text(source))
         except FoldflightError as error:
             if self.is_streaming or window is not None:
@@ -718,6 +733,13 @@ class _Arguments:
         elif self._guards.get(sql, True):
             self._guards.setdefault(sql, set()).add(self._edits.render(call.condition))
         return self._columns[sql]
+
+    def expressions(self) -> dict[str, str] | None:
+        """Return the expressions by the names of their columns; None if one of them has a call or stands for others."""
+        if any(self._guards.values()) or any(has_calls(self._text, span) for span in self._spans.values()):
+            return None
+        columns = self._columns.items()
+        return {name: sql if self._text.path(self._spans[sql]) else f"({sql})" for sql, name in columns}
 
     def select(self) -> list[str]:
         """Return the items of SELECT."""

@@ -33,6 +33,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import Any, Final, TypeVar, cast
 
@@ -299,6 +300,7 @@ _MOST: Final = {8: 2.0**7, 16: 2.0**15, 32: 2.0**31, 64: 2.0**63}
 
 _Rows = TypeVar("_Rows", DataFrame, Text)
 _WORD: Final = re.compile(r"\w+")
+_USES_MAX: Final = 2  # how often an argument may be computed; mostly Spark finds that a sum and a count have the same
 _MARK: Final = "\0"  # in the place of a value, to count how often a text uses it
 
 
@@ -373,6 +375,8 @@ def finish(
     state_texts: dict[str, str] = dict(item for call in state_calls for item in call.states().items())
     if all(call.is_state for call in calls):
         rows, values = source, [*state_texts.values()]
+    elif source is aggregation and all(values := [call.result_of_states for call in state_calls]):
+        rows = source
     else:
         state_items = {**dict(zip(keys, key_columns, strict=True)), **state_texts}
         rows = source.selectExpr(*(f"{item} AS {name}" for name, item in state_items.items()))
@@ -422,6 +426,7 @@ class _Finish:
         keys: The user's names of the keys by their columns.
         result: The type of its results.
         aggregates: The aggregates by their names, where these are no columns.
+        state_texts: The fields of the state by the names of their columns, where these are no columns.
     """
 
     number: int
@@ -431,6 +436,7 @@ class _Finish:
     keys: Mapping[str, str]
     result: pa.DataType
     aggregates: Mapping[str, str] = field(default_factory=dict)
+    state_texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reads_each_once(self) -> bool:
@@ -438,6 +444,16 @@ class _Finish:
         names = [aggregate_name(self.number, index) for index in range(len(self.plan.aggregates))]
         words = [_WORD.findall(state) for state in self.states().values()]
         return all(each.count(name) <= 1 for each in words for name in names)
+
+    @property
+    def result_of_states(self) -> str:
+        """The result as SQL in which the states are no columns; empty if it uses one twice, which may be an error."""
+        words = _WORD.findall(self.value({}))
+        states = self.states()
+        is_repeated = any(words.count(name) > 1 for name in states) or self.result_text(_MARK).count(_MARK) > 1
+        if is_repeated or next(self.quotients(), None) is not None:
+            return ""
+        return self.result_text(replace(self, state_texts=states).value({}))
 
     @property
     def is_state(self) -> bool:
@@ -475,16 +491,41 @@ class _Finish:
             f"raise_error({self._error('USER_CODE', text(each.text))})"
             for each in outcome.failures
         ]
+        *others, last = outcome.parts  # exactly one applies to each accumulator that does not fail
         cases += [
             f"WHEN {self._text(part.when, columns_by_text)} THEN {self._text(part.value, columns_by_text)}"
-            for part in outcome.parts
+            for part in others
         ]
+        value = self._text(last.value, columns_by_text)
+        value = f"CASE {' '.join(cases)} ELSE {value} END" if cases else value
         # Reading all fields that may not fit makes Spark compute, and so check, them all.
-        read_conditions = [self._reads(field) for field in self.plan.lift.fields if not self._is_count(field)]
-        value = f"CASE {' '.join(cases)} END"
+        read_conditions = [self._reads(field) for field in self.plan.lift.fields if not self._is_read(field)]
         if any(read_conditions):
             value = f"CASE WHEN {' AND '.join(filter(None, read_conditions))} THEN {value} END"
         return value
+
+    def _is_read(self, field: Field) -> bool:
+        """Return whether each result that is no error is made of a field, or leaves it out because it fits."""
+        outcome = self.plan.lift.outcome
+        if field.name in self._counts or outcome.failures:
+            return field.name in self._counts
+        return all(
+            any(each.op == "field" and each.parts[0] == field.name for each in part.value.walk())
+            or self._is_empty(field, part.when)
+            for part in outcome.parts
+        )
+
+    def _is_empty(self, field: Field, when: Expr) -> bool:
+        """Return whether a condition says that a sum has added no row: the number of these rows is zero."""
+        if field.monoid != "sum" or field.start != 0 or when.op != "eq":
+            return False
+        one, other = when.parts
+        count = self._counts.get(one.parts[0]) if one.op == "field" else None
+        if count is None or not (other.is_const and other.value == 0):
+            return False
+        rows = [case.when for case in count.cases]
+        limbs = self.plan.limbs[self.plan.lift.fields.index(field)]
+        return all([case.when for case in self.plan.aggregates[each.index].cases] == rows for each in limbs)
 
     def result_text(self, value: str) -> str:
         """Return the result for a value as SQL, or an error if it does not fit its type."""
@@ -493,7 +534,7 @@ class _Finish:
             error = text(f", a Decimal, which does not fit {sql_name(self.result)}")
             message = f"concat({text('get_value returned ')}, CAST({value} AS STRING), {error})"
             return self._as_decimal(value, pa.decimal128(digits_of(kind), scale_of(kind)), self.result, message)
-        if not pa.types.is_integer(self.result):
+        if not pa.types.is_integer(self.result) or self._returns_bigints:
             return value
         end = _MOST[self.result.bit_width]
         if kind == "float":
@@ -508,6 +549,13 @@ class _Finish:
             f"CASE WHEN {value} IS NULL OR {fits} THEN {value} ELSE raise_error({self._error('OVERFLOW', message)}) END"
         )
 
+    @property
+    def _returns_bigints(self) -> bool:
+        """Whether results are fields of 64 bits as they are, which fit a BIGINT."""
+        fields = {each.name for each in self.plan.lift.fields if self._type_of(each) == pa.int64()}
+        values = [part.value for part in self.plan.lift.outcome.parts if part.value.kind != "none"]
+        return self.result == pa.int64() and all(each.op == "field" and each.parts[0] in fields for each in values)
+
     def _reads(self, field: Field) -> str:
         """Return a condition that holds if the field fits its type, and that no optimizer knows; else empty."""
         column = self._column(field.name)
@@ -516,11 +564,16 @@ class _Finish:
         is_checked = field.monoid in ("min", "max") and self._is_narrow(self._type_of(field))
         return f"coalesce({column}, 0L) < {1 << 32}L" if is_checked else ""
 
-    def _is_count(self, field: Field) -> bool:
-        """Return whether a field is a number of rows as Spark counts them, which is never NULL and fits."""
-        limbs = self.plan.limbs[self.plan.lift.fields.index(field)]
-        is_whole = field.monoid == "sum" and field.start == 0 and [each.factor << each.shift for each in limbs] == [1]
-        return is_whole and self._type_of(field) == pa.int64() and self.plan.aggregates[limbs[0].index].kind == "count"
+    @cached_property
+    def _counts(self) -> dict[str, Aggregate]:
+        """The fields that are numbers of rows as Spark counts them, which are never NULL and fit, by their names."""
+        counts: dict[str, Aggregate] = {}
+        for each, limbs in zip(self.plan.lift.fields, self.plan.limbs, strict=True):
+            is_whole = each.monoid == "sum" and each.start == 0 and self._type_of(each) == pa.int64()
+            if is_whole and [limb.factor << limb.shift for limb in limbs] == [1]:
+                aggregate = self.plan.aggregates[limbs[0].index]
+                counts |= {each.name: aggregate} if aggregate.kind == "count" else {}
+        return counts
 
     def _type_of(self, field: Field) -> pa.DataType:
         return self.state.field(field.name).type if field.name else self.state
@@ -539,7 +592,11 @@ class _Finish:
         return f"state_{self.number}_{index}"
 
     def _text(self, expr: Expr, columns_by_text: Mapping[str, str]) -> str:
-        return expression(expr, lambda field: self._column(field.parts[0]), columns_by_text)
+        return expression(expr, self._field, columns_by_text)
+
+    def _field(self, expr: Expr) -> str:
+        column = self._column(expr.parts[0])
+        return self.state_texts.get(column, column)
 
     def _error(self, code: str, message: str) -> str:
         """Return the text of an error of a group, as SQL."""
@@ -572,7 +629,7 @@ class _Finish:
         return self._as_bigint(field, name, type_) if self._is_narrow(type_) else name
 
     def _sum(self, field: Field, type_: pa.DataType, names: Sequence[str], factors: Sequence[int]) -> str:
-        if self._is_count(field):
+        if field.name in self._counts:
             return names[0]
         # Without keys there may be no row, and then no sum.
         has_none = f"{self._aggregate(ROWS)} = 0"
@@ -620,7 +677,7 @@ class _Finish:
             end = 10 ** (type_.precision - type_.scale)
             error = f"raise_error({self._error('OVERFLOW', message)})"
             value = f"CASE WHEN abs({value}) >= {end}BD THEN {error} ELSE {value} END"
-        return f"CAST({value} AS DECIMAL({type_.precision}, {type_.scale}))"
+        return value if type_ == actual else f"CAST({value} AS DECIMAL({type_.precision}, {type_.scale}))"
 
     @staticmethod
     def _misfit(field: Field) -> str:
@@ -674,8 +731,7 @@ def lifted_text(
     items: Sequence[tuple[str, str]] | None = None,
 ) -> Text:
     """Return the result of a batch query as SQL, or the aggregates of its groups; see `SparkPlanner.text`."""
-    task, with_parts, aggregates = _aggregates_of(query, rows, columns, session)
-    aggregation = _Aggregation(with_parts, _keys_of(query, columns), aggregates)
+    aggregation, task = _aggregation_of(query, rows, columns, session)
     groups = aggregation.groups
     if query.finished_by_host.holds:
         return finish(task, groups, outputs, items, aggregation)
@@ -683,6 +739,24 @@ def lifted_text(
         return groups.selectExpr(*task.input.names)
     keys = query.layout.keys.names
     return groups.selectExpr(*keys, f"struct({', '.join(task.input.names[len(keys) :])}) AS {AGGREGATES}")
+
+
+def _aggregation_of(
+    query: Query, rows: Text, columns: Mapping[str, str], session: SparkSession
+) -> tuple[_Aggregation, LiftedFold]:
+    """Return the aggregation of a query as SQL, and the task that makes states and results in Python.
+
+    It is over the source of the rows, if their expressions can stand there and not many times.
+    """
+    if rows.expressions.keys() >= {*columns.values()}:
+        below = {name: rows.expressions[column] for name, column in columns.items()}
+        task, with_parts, aggregates = _aggregates_of(query, source := rows.below, below, session)
+        aggregate_texts = " ".join(aggregates.values())
+        computed = [each for each in below.values() if each.startswith("(")]
+        if with_parts is source and all(aggregate_texts.count(each) <= _USES_MAX for each in computed):
+            return _Aggregation(source, _keys_of(query, below), aggregates), task
+    task, with_parts, aggregates = _aggregates_of(query, rows, columns, session)
+    return _Aggregation(with_parts, _keys_of(query, columns), aggregates), task
 
 
 def _keys_of(query: Query, columns: Mapping[str, str]) -> dict[str, str]:

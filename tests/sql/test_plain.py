@@ -37,6 +37,21 @@ def test_spark_is_asked_once_for_a_block_and_once_for_the_query(
     assert "lists" not in plans_of(db, query)
 
 
+def test_where_of_what_spark_aggregates_is_analysed_once(db: Any, questions: list[str]) -> None:
+    """Types are told without WHERE, unless rows are folded or a WHERE may refer to a query around it."""
+    query = "SELECT k, {}(v) AS s FROM hav WHERE v > 1 GROUP BY k"
+    for call, where in (("my_sum", [0, 1]), ("my_string_agg", [0, 1]), ("my_string_agg", [1])):
+        questions.clear()
+        text = query.format(call).replace("agg(v)", "agg(CAST(v AS STRING))")
+        actual = sql(db, text)
+        assert [question.count("WHERE") for question in questions] == where
+        assert rows(actual) == rows(sql(db, text, plan="lists"))
+    questions.clear()
+    query = "SELECT a FROM testData WHERE b < (SELECT my_sum(v) FROM hav WHERE v > a)"
+    assert rows(sql(db, query)) == rows(db.sql(query.replace("my_sum", "sum")))
+    assert "WHERE v > a" in questions[0]
+
+
 CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
     f", c{number} AS (SELECT k, my_sum(n) AS n FROM c{number - 1} GROUP BY k)" for number in range(1, 10)
 )

@@ -481,6 +481,11 @@ class PlannedQuery:
         return f"{'' if isinstance(self.reader, Source) else 'Spark, because '}{self.reader}"
 
     @property
+    def is_of_spark(self) -> bool:
+        """Whether Spark aggregates the rows by SQL, so that the query needs no DataFrame with them."""
+        return self.has_plain_rows and self.query.stream is None and self.query.lift_choice.holds
+
+    @property
     def is_text(self) -> bool:
         """Whether the result can be written as SQL."""
         return self.has_plain_rows and self._is_without_python

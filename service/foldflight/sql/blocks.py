@@ -115,6 +115,20 @@ class ParsedQuery:
         """Return whether the query is an operand without parentheses."""
         return self.is_part and text.partner.get(self.span.start - 1) != self.span.stop
 
+    def may_be_correlated(self, text: Text) -> bool:
+        """Return whether it may refer to columns of a query around it: unless each of those reads it as a relation."""
+        around = self.parent
+        if around is None:
+            return False
+        opening = self.span.start - 1
+        sources = [block.clause("FROM") for block in around.blocks]
+        is_relation = any(
+            opening in text.flat(source) and (opening == source.start or text.upper(opening - 1) in (",", "JOIN"))
+            for source in sources
+        )
+        is_read = is_relation or self.is_part or any(table.query is self for table in around.tables)
+        return not is_read or around.may_be_correlated(text)
+
     def walk(self) -> Iterator[ParsedQuery]:
         """Yield the query and all queries in it, inner ones first."""
         for query in self.inner_queries():

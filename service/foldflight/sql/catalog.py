@@ -169,12 +169,15 @@ class Catalog:
         mapped: The scalar and table functions by SQL name.
         connection: Further arguments of `connect` for `USING LINK`.
         file: The file that keeps the statements that made the functions; None if they live as long as the session.
+        folded_together: The names of functions in blocks whose rows Python has folded. The next such block is planned
+            with its rows at once, and not with their types first.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     mapped: dict[str, ScalarEntry] = field(default_factory=dict)
     connection: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
+    folded_together: set[frozenset[str]] = field(default_factory=set)
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _list_udfs: dict[tuple[Any, ...], tuple[str, st.DataType, st.DataType]] = field(default_factory=dict)
     _udf_calls: dict[str, _UdfCall] = field(default_factory=dict)

@@ -169,6 +169,7 @@ class BlockFold:
     functions: FunctionHandle | None = None
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
+    _is_filtered: bool = True  # whether the analysed rows have passed WHERE
     _scan: Scan | None = None
 
     def plan_block(self, list_plan_df: Callable[[], DataFrame], *, is_last: bool) -> BlockPlan:
@@ -423,7 +424,10 @@ class BlockFold:
     def _rows(
         self, keys: Sequence[_Key], uses: Mapping[ParsedCall, str]
     ) -> tuple[SqlText, DataFrame, dict[str, Aggregate]]:
-        """Return the input of the fold, as a query and analysed, and the aggregates by output."""
+        """Return the input of the fold, as a query and analysed, and the aggregates by output.
+
+        The analysed query is without WHERE if `_is_filtered` is false: then it has only the types of the rows.
+        """
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
         select = [f"{key.sql} AS {quote_name(key.name)}" for key in keys if key.window is None]
@@ -454,12 +458,13 @@ class BlockFold:
             analysis.source_of(self.block, edits),
             {} if bounds or self.block.hints else self._expressions(keys, arguments),
         )
+        self._is_filtered = bool(bounds) or not self._may_be_text(aggregates.values())
         try:
             rows = read_checked_rows(
                 analysis,
                 self.block,
                 self.options,
-                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits)),
+                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits, filtered=self._is_filtered)),
             )
         except REFUSALS as error:
             self._refuse_row_kind()
@@ -484,6 +489,22 @@ class BlockFold:
         if texts is None or any(not key.path or NO_COLUMNS & {*key.path} for key in keys):
             return {}
         return {quote_name(name): sql for name, sql in [*((key.name, key.sql) for key in keys), *texts.items()]}
+
+    def _may_be_text(self, aggregates: Collection[Aggregate]) -> bool:
+        """Return whether Spark probably aggregates the rows, so that only their types are needed before.
+
+        Spark tells these without WHERE, whose analysis takes as long as the rest. A query in an expression is left out:
+        its WHERE may refer to a query around it, and then the block is not folded.
+        """
+        source, text = self.block.clause("FROM"), self.analysis.text
+        if self.options.get("row_kind") or self.options.get("plan") == "fold" or "WHERE" not in self.block.clauses:
+            return False
+        if any(use.is_distinct or use.order for use in aggregates) or source.is_empty:
+            return False
+        if view_of(self.analysis.spark, text.tokens[source.start].name) is not None:
+            return False
+        names = frozenset(use.function.name for use in aggregates)
+        return names not in self.analysis.catalog.folded_together and not self.query.may_be_correlated(text)
 
     def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
@@ -652,6 +673,11 @@ class BlockFold:
             grouped_frame = group_by(self._scan or rows, names, **options)
             index = self.block.span
             group_plan = grouped_frame.plan_query(**aggregates)
+            if not self._is_filtered and (not group_plan.is_of_spark or group_plan.query.groups is not None):
+                names_together = frozenset(use.function.name for use in aggregates.values())
+                self.analysis.catalog.folded_together.add(names_together)
+                self._is_filtered = True
+                return self._group(source, self.df_of(source.sql), keys, aggregates, is_last=is_last)
             if window is not None or not group_plan.has_plain_rows:
                 return group_plan, group_plan.result()
             if not group_plan.is_text:

@@ -52,6 +52,21 @@ def test_where_of_what_spark_aggregates_is_analysed_once(db: Any, questions: lis
     assert "WHERE v > a" in questions[0]
 
 
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("(SELECT k, v FROM hav WHERE v > 0)", 2),
+        ("(SELECT k, v FROM hav WHERE v > 0) AS t", 2),
+        ("(SELECT k, v FROM hav WHERE v > 0) AS t JOIN (SELECT 1 AS one)", 3),  # it is asked of the rows within, too
+    ],
+)
+def test_kinds_of_rows_below_are_told_with_the_rows(db: Any, questions: list[str], source: str, asked: int) -> None:
+    """A query in FROM that left row kinds out would be refused. Spark tells of them with the rows of the fold."""
+    query = f"SELECT k, my_sum(v) AS s FROM {source} GROUP BY k"
+    assert rows(sql(db, query)) == rows(db.sql(query.replace("my_sum", "sum")))
+    assert len(questions) == asked
+
+
 CHAIN = "WITH c0 AS (SELECT k, my_sum(v) AS n FROM pairs GROUP BY k)" + "".join(
     f", c{number} AS (SELECT k, my_sum(n) AS n FROM c{number - 1} GROUP BY k)" for number in range(1, 10)
 )

@@ -119,6 +119,18 @@ def spark_message(error: PySparkException) -> str:
     return _END.split(message_of(error).strip())[0].strip()
 
 
+class KindsBelow(NamedTuple):
+    """A question about the rows of a block, which is asked together with those of the block that reads it.
+
+    Args:
+        items_end: The index behind the items of the block.
+        check: Refuses the block, given the kinds of its rows; without them, it asks Spark for them.
+    """
+
+    items_end: int
+    check: Callable[..., object]
+
+
 class Analysis:
     """A statement, its parameters, and the session that analyses it.
 
@@ -132,6 +144,7 @@ class Analysis:
     Attributes:
         untyped: The errors of calls whose arguments Spark refuses where they stand.
         zoned: The indexes of calls of scalar functions whose arguments have a time zone.
+        kinds_below: What is still to be asked about the kinds of rows, by the block that reads these.
     """
 
     def __init__(
@@ -143,6 +156,7 @@ class Analysis:
         self.edits = Edits(text)
         self.untyped: list[SqlError] = []
         self.zoned: set[int] = set()
+        self.kinds_below: dict[Span, KindsBelow] = {}
         self._args = self._named_parameters(args)
         self._views = {view_name(number): df for number, df in enumerate(views)}
         self._types: dict[tuple[str, str], st.StructField] = {}

@@ -10,8 +10,9 @@ mean. What maps, filters or joins each change by itself is a changelog again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -20,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight.functions import Registry
 from foldflight.spark.columns import quote_name
 from foldflight.spark.rowkinds import kinds_in, unset_kinds_message
-from foldflight.sql.analysis import UNPLANNED, Analysis
+from foldflight.sql.analysis import UNPLANNED, Analysis, KindsBelow
 from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Edits, Span
@@ -69,6 +70,8 @@ _KEEP_KINDS: Final = (
     "GROUP BY k, where f is an aggregate of foldflight, with the option row_kind='{name}'; or use {name} in the SELECT "
     "or in WHERE, to say which changes count; or give sql the option row_kind=None, to keep the changes themselves"
 )
+_COLUMNS_BELOW: Final = "foldflight columns below"
+_ALIAS_MAX: Final = 3  # tokens from the parenthesis behind a query to the end of its alias: `) AS t`
 _LIMITS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
 _LEAVES_OUT: Final = "the SELECT, which leaves it out,"
 _SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
@@ -94,7 +97,11 @@ class _Consumer:
 
 
 def read_checked_rows(
-    analysis: Analysis, block: Block, options: Mapping[str, Any], read_rows: Callable[[str], DataFrame]
+    analysis: Analysis,
+    block: Block,
+    options: Mapping[str, Any],
+    read_rows: Callable[[str], DataFrame],
+    edits: Edits | None = None,
 ) -> DataFrame:
     """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
 
@@ -103,6 +110,8 @@ def read_checked_rows(
         block: The block.
         options: The options of the statement.
         read_rows: Returns the rows, given the text of a further item.
+        edits: The edits with which they are read. They get an item for the kinds of the block below
+            (`Analysis.kinds_below`), if they are given.
 
     Raises:
         SqlError: If the rows have kinds, and no option `row_kind` says what these mean; or if they have kinds of
@@ -110,7 +119,12 @@ def read_checked_rows(
     """
     if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
         return read_rows("")
+    below = None if edits is None else analysis.kinds_below.pop(block.span, None)
+    if edits is not None and below is not None:
+        edits.insert(below.items_end, f", struct(*) AS {quote_name(_COLUMNS_BELOW)}")
     rows = read_rows(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
+    if below is not None:
+        below.check(_kinds_among(_fields_of(rows.schema[ALL_COLUMNS], _COLUMNS_BELOW)))
     kinds_by_name = _kinds_of(rows)
     if "row_kind" not in options:
         remedy = (
@@ -134,7 +148,9 @@ def read_checked_rows(
     return rows
 
 
-def refuse_changes_as_rows(analysis: Analysis, query: ParsedQuery, edits: Edits) -> None:
+def refuse_changes_as_rows(
+    analysis: Analysis, query: ParsedQuery, edits: Edits, *, asks_with_rows: bool = False
+) -> None:
     """Refuse what would take the changes of rows with kinds for rows.
 
     A block that names the column says itself what the kinds mean, and for those that read it, if its WHERE does.
@@ -143,11 +159,13 @@ def refuse_changes_as_rows(analysis: Analysis, query: ParsedQuery, edits: Edits)
         analysis: The statement.
         query: The whole query.
         edits: The edits of the text.
+        asks_with_rows: Whether a block that only one fold reads may be checked with the rows of the fold, of which
+            Spark is asked in any case (`Analysis.kinds_below`).
 
     Raises:
         SqlError: At what would take changes for rows.
     """
-    _Search(analysis, edits).run(query)
+    _Search(analysis, edits, asks_with_rows).run(query)
 
 
 @dataclass
@@ -163,6 +181,7 @@ class _Search:
 
     analysis: Analysis
     edits: Edits
+    asks_with_rows: bool
     safe_queries: set[int] = field(default_factory=set)
     join_targets: set[int] = field(default_factory=set)
     is_kept: bool = field(init=False)
@@ -198,7 +217,11 @@ class _Search:
                 if consumers[id(block)] is None and not is_read and not (counts and each.operators):
                     continue
                 is_safe = self._reads_only(each, block.clause("FROM"), block.inner)
-                if not is_safe:
+                reader = None if is_safe or consumers[id(block)] else self._reader_of(each, block)
+                if reader is not None:
+                    check = partial(self._refuse_block, each, block, None)
+                    self.analysis.kinds_below[reader.span] = KindsBelow(block.clause("SELECT").stop, check)
+                elif not is_safe:
                     is_safe = self._refuse_block(each, block, consumers[id(block)])
                 if is_safe and each.is_sole(block) and not each.opaque:
                     self.safe_queries.add(id(each))
@@ -336,10 +359,29 @@ class _Search:
         rows = f"SELECT struct(*) AS {quote_name(ALL_COLUMNS)} FROM {sql}"
         return _kinds_of(self.analysis.df(self.analysis.seeing(query, query.span.stop, rows, self.edits)))
 
-    def _refuse_block(self, query: ParsedQuery, block: Block, consumer: _Consumer | None) -> bool:
+    def _reader_of(self, query: ParsedQuery, block: Block) -> Block | None:
+        """Return the block with aggregates of foldflight that reads the rows of this one as they are, and no others."""
+        around, text = query.parent, self.analysis.text
+        if not self.asks_with_rows or around is None or query.tables or query.tails or not query.is_sole(block):
+            return None
+        for each in around.blocks:
+            source = each.clause("FROM")
+            is_alone = source.start == query.span.start - 1 and source.stop - text.partner[source.start] <= _ALIAS_MAX
+            if is_alone and next(self._own_calls(each), None) is not None:
+                return each
+        return None
+
+    def _refuse_block(
+        self,
+        query: ParsedQuery,
+        block: Block,
+        consumer: _Consumer | None,
+        kinds_by_name: list[tuple[str, str]] | None = None,
+    ) -> bool:
         """Refuse a block that leaves kinds out, and return whether its rows have none, or its WHERE names them."""
         try:
-            kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
+            if kinds_by_name is None:
+                kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
         except UNPLANNED:
             return False
         if not kinds_by_name:
@@ -592,6 +634,14 @@ def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> se
 
 def _kinds_of(rows: DataFrame) -> list[tuple[str, str]]:
     """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are; several may have one name."""
-    columns = rows.schema[ALL_COLUMNS].dataType
-    fields = columns.fields if isinstance(columns, st.StructType) else []
-    return [(name, kinds) for each in fields for name, kinds in kinds_in([each]).items()]
+    return _kinds_among(_fields_of(rows.schema[ALL_COLUMNS]))
+
+
+def _fields_of(column: st.StructField, *path: str) -> list[st.StructField]:
+    """Return the members of a struct, or of its member with a path."""
+    fields = column.dataType.fields if isinstance(column.dataType, st.StructType) else []
+    return [more for each in fields if each.name == path[0] for more in _fields_of(each, *path[1:])] if path else fields
+
+
+def _kinds_among(columns: Iterable[st.StructField]) -> list[tuple[str, str]]:
+    return [(name, kinds) for each in columns for name, kinds in kinds_in([each]).items()]

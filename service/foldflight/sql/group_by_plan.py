@@ -460,11 +460,15 @@ class BlockFold:
         )
         self._is_filtered = bool(bounds) or not self._may_be_text(aggregates.values())
         try:
+            of_types = edits.copy()
             rows = read_checked_rows(
                 analysis,
                 self.block,
                 self.options,
-                lambda more: self.df_of(analysis.rows_of(self.block, items + more, edits, filtered=self._is_filtered)),
+                lambda more: self.df_of(
+                    analysis.rows_of(self.block, items + more, of_types, filtered=self._is_filtered)
+                ),
+                of_types,
             )
         except REFUSALS as error:
             self._refuse_row_kind()

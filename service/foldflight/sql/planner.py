@@ -118,15 +118,17 @@ class Planner:
             for block in each.blocks:
                 refuse_misplaced(self.analysis, each, block)
         if not self.options.get("emit") and self.options.get("row_kind", "") is not None:
-            refuse_changes_as_rows(self.analysis, query, self._lists)
+            asks_with_rows = "row_kind" not in self.options  # this option is an error for rows without the column
+            refuse_changes_as_rows(self.analysis, query, self._lists, asks_with_rows=asks_with_rows)
         list_plan_df = cache(partial(self._list_plan, query))
         if self.options.get("emit"):
             list_plan_df()
-        if self.plan != "lists":
-            folded_df = self._group_by_plan(query, list_plan_df)
-            if folded_df is not None:
-                self._check_idle(query)
-                return folded_df
+        folded_df = None if self.plan == "lists" else self._group_by_plan(query, list_plan_df)
+        for unasked in self.analysis.kinds_below.values():  # below blocks that are not folded
+            unasked.check()
+        if folded_df is not None:
+            self._check_idle(query)
+            return folded_df
         uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
         if list_plan_df().isStreaming and (uses or self.options.get("emit")):
             raise self._refused_stream(query, uses=uses)

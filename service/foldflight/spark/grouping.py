@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -490,7 +491,7 @@ class PlannedQuery:
         """Whether the result can be written as SQL."""
         return self.has_plain_rows and self._is_without_python
 
-    @property
+    @cached_property
     def has_plain_rows(self) -> bool:
         """Whether keys, arguments and results are passed to Spark's aggregations, and from them, as they are."""
         types = [*(field.dataType for field in self.schema), *self.types.values()]

@@ -238,6 +238,8 @@ class _Search:
     def _merge(self, query: ParsedQuery) -> Block | None:
         """Return MERGE as a block: FROM is its source, for whose rows it looks, and the rest may name the kinds."""
         text = self.analysis.text
+        if "MERGE" not in text.words:
+            return None
         begin = query.tables[-1].span.stop if query.tables else query.span.start
         body = Span(begin, query.span.stop)
         using = next((at for at in text.flat(body) if text.says(at, "USING")), None)

@@ -260,10 +260,11 @@ class Text:
 
     def flat(self, span: Span) -> Iterator[int]:
         """Yield the indexes of a range that are in no parentheses of it. Opening parentheses are yielded."""
-        index = span.start
-        while index < span.stop:
+        index, stop, partner = span.start, span.stop, self.partner
+        while index < stop:
             yield index
-            index = max(self.partner.get(index, index), index) + 1
+            closing = partner.get(index, index)
+            index = (closing if closing > index else index) + 1  # noqa: FURB136 - max takes a fifth of a search
 
     def split(self, span: Span, separator: str = ",") -> list[Span]:
         """Cut a range at a separator that stands in no parentheses of it."""

@@ -12,6 +12,7 @@ import contextlib
 import decimal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -167,7 +168,7 @@ class LiftPlan:
         """Whether a statement of the author raises for some rows, and not only NULL does."""
         return not all(each.by_null for each in self.lift.failures)
 
-    @property
+    @cached_property
     def outcome_reason(self) -> str:
         """The reason why Python must compute results from the aggregates; empty if expressions of an engine can."""
         if self.lift.outcome.reason:

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 import foldflight
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.ext.changes.debeziumreader import UnreadableEvent
-from foldflight.sql.analysis import RefusedBySparkError
+from foldflight.sql.analysis import SparkSqlError
 from foldflight.sql.text import SqlError
 
 _SQL = SqlError("no such column", "SELECT x\nFROM t", 7, code="SCHEMA_MISMATCH", condition="UNRESOLVED_COLUMN")
@@ -35,7 +35,7 @@ def test_every_class_is_tried() -> None:
     for module in pkgutil.walk_packages(foldflight.__path__, "foldflight."):
         importlib.import_module(module.name)
     error_classes = {each for each in _classes(FoldflightError) if each.__module__.startswith("foldflight.")}
-    assert error_classes == {FoldflightError, RefusedBySparkError, *map(type, ERRORS)}
+    assert error_classes == {FoldflightError, SparkSqlError, *map(type, ERRORS)}
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -50,7 +50,7 @@ def test_pickled_errors_keep_what_they_tell(error: FoldflightError) -> None:
 def test_pickled_errors_of_spark_keep_place_and_condition() -> None:
     """The pickle of Spark's refusal has its place and condition, and leaves Spark's own error behind."""
     spark = AnalysisException("no such table", errorClass="TABLE_OR_VIEW_NOT_FOUND", messageParameters={})
-    read = pickle.loads(pickle.dumps(RefusedBySparkError(_SQL, spark)))
+    read = pickle.loads(pickle.dumps(SparkSqlError(_SQL, spark)))
     assert type(read) is SqlError
     assert str(read) == str(_SQL)
     assert (read.condition, read.text, read.start, read.stop) == ("UNRESOLVED_COLUMN", _SQL.text, 7, 8)

@@ -34,7 +34,7 @@ KEYWORDS: Final = frozenset(
     """ALL AND AS BETWEEN BY CASE CAST DISTINCT DIV ELSE END ESCAPE FALSE FROM ILIKE IN INTERVAL IS LIKE NOT NULL OR
     REGEXP RLIKE THEN TRUE WHEN""".split()  # noqa: SIM905 - as in a dictionary
 )
-REFUSALS: Final = (AnalysisException, ParseException)
+SPARK_ERRORS: Final = (AnalysisException, ParseException)
 """The errors of Spark's parser and analyser."""
 
 UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION")
@@ -48,32 +48,32 @@ _UNRESOLVED: Final = re.compile(r"resolve (?:routine |function )?`([^`]+)`")
 _POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)|line (\d+) pos (\d+)")
 
 
-class CannotFoldError(Exception):
-    """Why a block cannot be folded by `group_by`. It is a decision of the planner, not an error of the user.
+class UnsupportedError(Exception):
+    """A block that `group_by` and `over` cannot fold. It is a decision of the planner, not an error of the user.
 
     Args:
-        why: The reason.
+        reason: Why they cannot.
         remedy: What to write where the block is to retract rows, which lists cannot.
     """
 
-    def __init__(self, why: str, remedy: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
         self.remedy = remedy
 
 
-UNPLANNED: Final = (*REFUSALS, CannotFoldError)
+PLANNING_ERRORS: Final = (*SPARK_ERRORS, UnsupportedError)
 """The errors of a part of a statement that cannot be planned alone. The plan of the whole statement tells why."""
 
 
-def correlation_error() -> CannotFoldError:
+def correlation_error() -> UnsupportedError:
     """Return why a query that refers to a query around it cannot be folded."""
-    return CannotFoldError(
+    return UnsupportedError(
         "it is correlated: it refers to a column of a query around it",
         "join the aggregated one: ... FROM t JOIN (SELECT k, f(v) FROM changes GROUP BY k) USING (k)",
     )
 
 
-class RefusedBySparkError(SqlError, AnalysisException):
+class SparkSqlError(SqlError, AnalysisException):
     """Spark's refusal of a statement without aggregates of foldflight. It is also what `spark.sql` raises for it.
 
     Args:
@@ -142,7 +142,7 @@ class Analysis:
         views: DataFrames that the statement calls by `view_name`.
 
     Attributes:
-        untyped: The errors of calls whose arguments Spark refuses where they stand.
+        type_errors: The errors of calls whose arguments Spark refuses where they stand.
         zoned: The indexes of calls of scalar functions whose arguments have a time zone.
         kinds_below: What is still to be asked about the kinds of rows, by the block that reads these.
     """
@@ -154,7 +154,7 @@ class Analysis:
         self.catalog = catalog
         self.text = text
         self.edits = Edits(text)
-        self.untyped: list[SqlError] = []
+        self.type_errors: list[SqlError] = []
         self.zoned: set[int] = set()
         self.kinds_below: dict[Span, KindsBelow] = {}
         self._args = self._named_parameters(args)
@@ -219,7 +219,7 @@ class Analysis:
         if sql not in self._resolved:
             try:
                 self.df(sql)
-            except REFUSALS:
+            except SPARK_ERRORS:
                 self._resolved[sql] = False
             else:
                 self._resolved[sql] = True
@@ -230,7 +230,7 @@ class Analysis:
         if sql not in self._repeatable:
             try:
                 self.df(f"SELECT 1 FROM VALUES (1), (2) AS t(x), LATERAL ({sql}) AS `rows`")
-            except REFUSALS as error:
+            except SPARK_ERRORS as error:
                 self._repeatable[sql] = condition_of(error) != _DIFFERS
             else:
                 self._repeatable[sql] = True
@@ -278,7 +278,7 @@ class Analysis:
         """Return a query with the common table expressions that are visible at an index.
 
         Raises:
-            CannotFoldError: If the query reads the common table expression in which the index is, which is recursive.
+            UnsupportedError: If the query reads the common table expression in which the index is, which is recursive.
         """
         each: ParsedQuery | None = query
         while each is not None:
@@ -286,7 +286,7 @@ class Analysis:
                 name = self.text.tokens[table.span.start].name
                 is_around = table.span.start <= index < table.span.stop
                 if is_around and {name.casefold(), "identifier"} & names_in(sql):
-                    raise CannotFoldError(f"it reads {name}, the recursive common table expression that it is part of")
+                    raise UnsupportedError(f"it reads {name}, the recursive common table expression that it is part of")
             visible_tables = self._tables_named(each, index, sql, edits)
             if visible_tables:
                 word = "WITH RECURSIVE" if each.is_recursive else "WITH"
@@ -316,8 +316,8 @@ class Analysis:
         sql = edits.render(span)
         try:
             return self.df(sql)
-        except REFUSALS as error:
-            raise refusal(error, self.catalog, self.text, span, sql, edits) from None
+        except SPARK_ERRORS as error:
+            raise sql_error_of(error, self.catalog, self.text, span, sql, edits) from None
 
 
 @contextmanager
@@ -328,12 +328,12 @@ def placed_errors(spark: SparkSession, text: str) -> Iterator[None]:
             yield
         except SqlError:
             raise
-        except REFUSALS as error:
+        except SPARK_ERRORS as error:
             whole = Text(text)
-            raise refusal(error, catalog_of(spark), whole, Span(0, len(whole)), text) from None
+            raise sql_error_of(error, catalog_of(spark), whole, Span(0, len(whole)), text) from None
 
 
-def refusal(
+def sql_error_of(
     error: PySparkException, catalog: Catalog, text: Text, span: Span, sql: str, edits: Edits | None = None
 ) -> SqlError:
     """Return Spark's error with its position in the text as the user wrote it.

@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from foldflight.functions import Registry
 from foldflight.spark.columns import quote_name
 from foldflight.spark.rowkinds import kinds_in, unset_kinds_message
-from foldflight.sql.analysis import UNPLANNED, Analysis, KindsBelow
+from foldflight.sql.analysis import PLANNING_ERRORS, Analysis, KindsBelow
 from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
 from foldflight.sql.text import Edits, Span
@@ -384,7 +384,7 @@ class _Search:
         try:
             if kinds_by_name is None:
                 kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return False
         if not kinds_by_name:
             return True
@@ -403,7 +403,7 @@ class _Search:
         sql = f"SELECT {self.edits.render(block.clause('SELECT'))} FROM {self.edits.render(block.clause('FROM'))}"
         try:
             alone = self.analysis.df(self.analysis.seeing(query, block.span.start, sql, self.edits))
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return False
         return bool(kinds_in(alone.schema))
 
@@ -485,7 +485,7 @@ class _Search:
             return
         try:
             kinds_by_name = self._kinds(query, self.edits.render(span))
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return
         kind_spans = block.span if consumer.kind_spans is None else block.clause("WHERE")
         self._refuse(kinds_by_name, _names(self.analysis, kind_spans, block.inner), consumer)
@@ -509,7 +509,7 @@ class _Search:
                     return  # of the groups
                 kinds_by_name = self._kinds(query, self.edits.render(block.clause("FROM")))
                 in_where = _names(self.analysis, block.clause("WHERE"), block.inner)
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return
         at = query.tails[name].start - 1
         self._refuse(kinds_by_name, in_where, _Consumer(name, Span(at, at + 1), _WRITE_LIMIT_LATER))
@@ -546,7 +546,7 @@ class _Search:
                 kinds_by_name = self._kinds_of_query(query, span.start - 1)
                 if consumer is None and self._kinds_of_query(query, span.stop):
                     continue
-            except UNPLANNED:
+            except PLANNING_ERRORS:
                 return
             named_columns = set[str]()
             for each in query.operators:
@@ -572,7 +572,7 @@ class _Search:
             return
         try:
             kinds_by_name = self._kinds_of_query(query, query.span.stop)
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return
         self._refuse(kinds_by_name, (), _Consumer(self.analysis.text.upper(at.start), at, _READ_LIVE_ROWS))
 

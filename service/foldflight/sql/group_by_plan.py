@@ -6,7 +6,7 @@
 
 Names are never resolved here. Keys, arguments and conditions are evaluated by Spark where they stand. Where an item
 contains a key, the key is replaced by a column of the result, and Spark is asked whether the item with the key put back
-is the same expression (`same_plan`). Whatever cannot be proven raises `CannotFoldError`.
+is the same expression (`same_plan`). Whatever cannot be proven raises `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from foldflight.spark.versions.sessions import condition_of, same_plan
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import (
     KEYWORDS,
-    REFUSALS,
+    SPARK_ERRORS,
     Analysis,
-    CannotFoldError,
     Item,
+    UnsupportedError,
     correlation_error,
     has_calls,
     item_names,
@@ -183,18 +183,20 @@ class BlockFold:
             is_last: Whether no block that is folded later may read it.
 
         Raises:
-            CannotFoldError: If the block cannot be folded with this plan, or it is not proven to mean the same.
+            UnsupportedError: If the block cannot be folded with this plan, or it is not proven to mean the same.
             FoldflightError: For a stream that cannot be folded.
         """
         if self.query.opaque:
-            raise CannotFoldError(f"it is a query with {self.query.opaque}")
+            raise UnsupportedError(f"it is a query with {self.query.opaque}")
         ranges = {**self.block.clauses, **self.query.tails}
         empty = next((name for name, span in ranges.items() if span.is_empty), None)
         if empty is not None:
-            raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
+            raise UnsupportedError(f"{empty}, read as a keyword, has nothing behind it")
         cte_name = nondeterministic_cte_read_twice(self.analysis, self.edits, self.query, self.block)
         if cte_name:
-            raise CannotFoldError(f"it reads {cte_name}, whose rows differ each time, and which is read elsewhere, too")
+            raise UnsupportedError(
+                f"it reads {cte_name}, whose rows differ each time, and which is read elsewhere, too"
+            )
         own = calls_of_block(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             return self._over(own, list_plan_df)
@@ -239,32 +241,32 @@ class BlockFold:
         items = self.analysis.text.split(self.block.clause("SELECT"))
         names = item_names(self.analysis, self.block, list_plan_df.columns)
         if len(names) != len(items):
-            raise CannotFoldError("an item that makes several columns")
+            raise UnsupportedError("an item that makes several columns")
         return named_items(self.analysis, items, names)
 
     def _above(self, items: Sequence[Item], own: Sequence[ParsedCall]) -> _OuterSelect:
         if any(star_of(self.analysis.text, item.body) is not None for item in items):
-            raise CannotFoldError("an item that makes several columns")
+            raise UnsupportedError("an item that makes several columns")
         self._check_correlation()
         keys = self._keys([item.body for item in items], [item.name for item in items])
         return _OuterSelect(self, items, keys, self._uses(own))
 
     def _over(self, own: Sequence[ParsedCall], list_plan_df: Callable[[], DataFrame]) -> BlockPlan:
-        """Return the block with its calls with OVER computed. Raises CannotFoldError."""
+        """Return the block with its calls with OVER computed. Raises UnsupportedError."""
         table = self._table()
         if self.options.get("row_kind"):
-            raise CannotFoldError(
+            raise UnsupportedError(
                 "OVER over rows with kinds",
                 "aggregate in an inner SELECT, and write OVER over its result: SELECT *, rank() OVER (ORDER BY s) FROM "
                 "(SELECT k, f(v) AS s FROM changes GROUP BY k)",
             )
         if self.options.get("plan") == "lifted":
-            raise CannotFoldError("OVER is not lifted")
+            raise UnsupportedError("OVER is not lifted")
         options = {name: value for name, value in self.options.items() if name not in ("emit", "plan", "groups")}
         options = options if options and self.is_streaming else {}
         others = [name for name in options if name not in ("buckets", "idle")]
         if others:
-            raise CannotFoldError(f"the option {others[0]}, which a stream with OVER does not have")
+            raise UnsupportedError(f"the option {others[0]}, which a stream with OVER does not have")
         if table is not None and not table.has_equivalent:
             raise table.misuse_error(self.analysis.text)
         block_over = BlockOver(
@@ -290,7 +292,7 @@ class BlockFold:
                     self.query, self.block.span.start, f"SELECT * FROM ({self.edits.render(inner.span)})", self.edits
                 )
                 if not self.analysis.resolves(alone):
-                    raise CannotFoldError("a correlated subquery among the items")
+                    raise UnsupportedError("a correlated subquery among the items")
 
     def _keys(self, bodies: Sequence[Span], names: Sequence[str]) -> list[_Key]:
         keys: list[_Key] = []
@@ -304,7 +306,7 @@ class BlockFold:
         """Yield the expressions of GROUP BY, with ordinals and aliases replaced by the items that they mean."""
         text, clause = self.analysis.text, self.block.clause("GROUP BY")
         if {text.upper(index) for index in text.flat(clause)} & {"ROLLUP", "CUBE", "SETS"}:
-            raise CannotFoldError(
+            raise UnsupportedError(
                 "GROUPING SETS, ROLLUP or CUBE: a row is in several groups",
                 "write a SELECT ... GROUP BY for each of the grouping sets, with UNION ALL between them",
             )
@@ -323,7 +325,7 @@ class BlockFold:
             elif token.kind == "number" and token.text.isdigit():
                 self._refuse_unless("spark.sql.groupByOrdinal")
                 if not 1 <= int(token.text) <= len(bodies):
-                    raise CannotFoldError(f"the position {token.text} in GROUP BY")
+                    raise UnsupportedError(f"the position {token.text} in GROUP BY")
                 yield bodies[int(token.text) - 1]
             elif token.text in unclear and token.text not in columns:
                 self._refuse_unless("spark.sql.groupByAliases")
@@ -334,7 +336,7 @@ class BlockFold:
     def _refuse_unless(self, setting: str) -> None:
         """Refuse what means a number or a column in a session without this setting."""
         if self.analysis.spark.conf.get(setting) == "false":
-            raise CannotFoldError(f"GROUP BY without {setting}")
+            raise UnsupportedError(f"GROUP BY without {setting}")
 
     def _is_other(self, word: Token, aliases: Mapping[str, Span]) -> bool:
         """Return whether a word is the alias of an item that is not the same word: it may mean this, or a column."""
@@ -391,8 +393,8 @@ class BlockFold:
                 sql = self.analysis.seeing(self.query, self.block.span.start, rows, self.edits)
             try:
                 self._is_streaming = self.analysis.df(sql).isStreaming
-            except REFUSALS as error:
-                raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
+            except SPARK_ERRORS as error:
+                raise UnsupportedError(f"Spark refuses its rows: {spark_message(error)}") from None
         return self._is_streaming
 
     def _uses(self, own: Sequence[ParsedCall]) -> dict[ParsedCall, str]:
@@ -410,7 +412,7 @@ class BlockFold:
                 if call.name not in EQUIVALENT_BUILTINS or call.is_within or call.order or len(call.arguments) != 1:
                     raise _of_spark(call)
                 if any(other.span.holds(call.span) for other in calls):
-                    raise CannotFoldError("an aggregate in an aggregate")
+                    raise UnsupportedError("an aggregate in an aggregate")
                 calls.append(call)
         outputs: dict[Any, str] = {}
         uses: dict[ParsedCall, str] = {}
@@ -451,7 +453,7 @@ class BlockFold:
                 aggregates[output] = self._aggregate(call, partial(arguments.column, call))
         select += arguments.select()
         if len({id(each.transport) for each in aggregates.values()}) > 1:
-            raise CannotFoldError("its functions come from several connections")
+            raise UnsupportedError("its functions come from several connections")
         items = ", ".join(select) or "1 AS one"
         source = SqlText(
             analysis.rows_of(self.block, items, edits),
@@ -470,9 +472,9 @@ class BlockFold:
                 ),
                 of_types,
             )
-        except REFUSALS as error:
+        except SPARK_ERRORS as error:
             self._refuse_row_kind()
-            raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
+            raise UnsupportedError(f"Spark refuses its rows: {spark_message(error)}") from None
         self._is_streaming = rows.isStreaming
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
@@ -540,7 +542,7 @@ class BlockFold:
 
         Raises:
             SqlError: For an argument that does not fit.
-            CannotFoldError: For a type that is not passed to Python.
+            UnsupportedError: For a type that is not passed to Python.
         """
         casts: dict[str, str] = {}
         fitted_aggregates = {}
@@ -582,7 +584,7 @@ class BlockFold:
         below = partial(self.analysis.below, self.query, self.block, quote_name(row_kind), self.edits)
         try:
             self.analysis.df(below())
-        except REFUSALS as error:
+        except SPARK_ERRORS as error:
             source, condition = self.block.clause("FROM"), condition_of(error) or ""
             if condition.startswith("AMBIGUOUS"):
                 raise self.analysis.text.error(
@@ -610,9 +612,9 @@ class BlockFold:
                 continue
             types = [rows.schema[str(name)].dataType for name in aggregates[output].columns]
             if any(" collate " in each.simpleString() for each in types):
-                raise CannotFoldError(f"Spark's {call.name} compares texts by their collation")
+                raise UnsupportedError(f"Spark's {call.name} compares texts by their collation")
             if any(isinstance(each, (st.StructType, st.ArrayType)) for each in types):
-                raise CannotFoldError(f"Spark's {call.name} compares structs or arrays")
+                raise UnsupportedError(f"Spark's {call.name} compares structs or arrays")
 
     def _aggregate(self, call: ParsedCall, column: Any) -> Aggregate:
         """Return the use of a function that a call is."""
@@ -631,7 +633,7 @@ class BlockFold:
                 raise _of_spark(call)
             is_all = self.analysis.text.slice(call.arguments[0]) == "*"
             if is_all and call.distinct:
-                raise CannotFoldError("Spark's count(DISTINCT *), whose arguments are all columns")
+                raise UnsupportedError("Spark's count(DISTINCT *), whose arguments are all columns")
             use = twin() if is_all else twin(column(call.arguments[0]))
         if call.condition is not None:
             use = use.where(column(call.condition))
@@ -690,9 +692,9 @@ class BlockFold:
         except FoldflightError as error:
             if self.is_streaming or window is not None:
                 raise self._locate_error(error, index) from None
-            raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
-        except REFUSALS as error:
-            raise CannotFoldError(f"Spark refuses its result: {spark_message(error)}") from None
+            raise UnsupportedError(str(error).split("\n", maxsplit=1)[0]) from None
+        except SPARK_ERRORS as error:
+            raise UnsupportedError(f"Spark refuses its result: {spark_message(error)}") from None
 
     def _window_span(self, keys: Sequence[_Key]) -> Span:
         """Return the tokens that define the windows: the table function, or the call of `window`."""
@@ -840,7 +842,7 @@ class _OuterSelect:
         """Return the block as `sql` does, after Spark has confirmed that it has these columns, one for each group.
 
         Raises:
-            CannotFoldError: If it has not.
+            UnsupportedError: If it has not.
         """
         # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
         probe = ", ".join([*self._list_plan_of(self._result_edits), "1"])
@@ -849,13 +851,13 @@ class _OuterSelect:
         predicates = "".join(f", {self._result_edits.render(span)}" for span in self._clauses if not span.is_empty)
         try:
             probe_df = fold.df_of(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {relation}")
-        except REFUSALS as error:
-            raise CannotFoldError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
+        except SPARK_ERRORS as error:
+            raise UnsupportedError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
         columns = zip(self._items, probe_df.schema, list_schema, strict=False)
         types = [(item.name, *(each.dataType.simpleString() for each in fields)) for item, *fields in columns]
         for name, folded_type, list_type in types if not fold.is_streaming else ():
             if folded_type != list_type:
-                raise CannotFoldError(f"its column {name} would be {folded_type} instead of {list_type}")
+                raise UnsupportedError(f"its column {name} would be {folded_type} instead of {list_type}")
         return self.sql(relation, names)
 
     def items_of(self, columns: Sequence[str]) -> list[tuple[str, str]] | None:
@@ -901,7 +903,7 @@ class _OuterSelect:
                 result = result.orderBy(*by, ascending=[not each.descending for each in order])
             result = result.limit(int(limit)) if limit else result
             return fold.analysis.analysed(result)
-        except REFUSALS:
+        except SPARK_ERRORS:
             return None
 
     def _list_plan_of(self, edits: Edits) -> list[str]:
@@ -969,7 +971,7 @@ class _OuterSelect:
                 is_same = self._text.normal(body)[-1:] == self._text.normal(Span(index, index + 1))
                 if any(_common(path, key) for key in self.keys):
                     if not is_same:
-                        raise CannotFoldError(f"{token.name} is both a key and the name of another item")
+                        raise UnsupportedError(f"{token.name} is both a key and the name of another item")
                 elif self._text.path(body) != path:
                     yield Span(index, index + 1), item
 
@@ -984,13 +986,13 @@ class _OuterSelect:
                 if len(path) == 1 and path[0] in self._aliases:
                     body = self._items[self._aliases[path[0]]].body
                     if self._text.normal(body)[-1:] != key.tokens[-1:]:
-                        raise CannotFoldError(f"{path[0]} is both a key and the name of another item")
+                        raise UnsupportedError(f"{path[0]} is both a key and the name of another item")
                     continue
                 self._result_edits.replace(index, key.result_sql)
             yield name, self._result_edits.render(span)
 
     def prove(self, types: Mapping[str, st.DataType]) -> None:
-        """Have Spark compare the items as written with the items with keys put back. Raises CannotFoldError."""
+        """Have Spark compare the items as written with the items with keys put back. Raises UnsupportedError."""
         # The aggregates of both are a value of the same type.
         uses = {
             call: f"element_at(CAST(NULL AS array<{types[output].simpleString()}>), {number + 1})"
@@ -1014,10 +1016,10 @@ class _OuterSelect:
         fold, analysis = self._fold, self._fold.analysis
         try:
             one, other = (analysis.df(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
-        except REFUSALS as error:
-            raise CannotFoldError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
+        except SPARK_ERRORS as error:
+            raise UnsupportedError(f"an item that is not made of keys and aggregates: {spark_message(error)}") from None
         if not same_plan(one, other):
-            raise CannotFoldError("an item that looks like a key and is another expression")
+            raise UnsupportedError("an item that looks like a key and is another expression")
 
     def _is_whole(self, span: Span, key: _Key) -> bool:
         """Return whether a key is an item or a whole argument, so that no operator around it reaches into it."""
@@ -1069,7 +1071,7 @@ class _OuterSelect:
         best = [key for length, key in matches if length == size]
         exact = [key for key in best if key.path == path[:size]]
         if len(best) > 1 and len(exact) != 1:
-            raise CannotFoldError(f"{'.'.join(path)} may be several keys")
+            raise UnsupportedError(f"{'.'.join(path)} may be several keys")
         return Span(index, index + 2 * size - 1), (exact or best)[0]
 
 
@@ -1086,9 +1088,9 @@ def _common(path: tuple[str, ...], key: _Key) -> tuple[str, ...]:
     return ()
 
 
-def _of_spark(call: ParsedCall) -> CannotFoldError:
+def _of_spark(call: ParsedCall) -> UnsupportedError:
     """Return why a block with an aggregate of Spark cannot be folded."""
-    return CannotFoldError(
+    return UnsupportedError(
         f"Spark's {call.name} beside functions of foldflight",
         f"Spark's {call.name} cannot take a row back: write an aggregate of foldflight with a retract in its place",
     )

@@ -29,10 +29,10 @@ from foldflight.spark.storage_types import result_storage_type
 from foldflight.spark.types import arrow_fields, check_compared
 from foldflight.spark.versions.types import spark_type
 from foldflight.sql.analysis import (
-    REFUSALS,
-    UNPLANNED,
+    PLANNING_ERRORS,
+    SPARK_ERRORS,
     Analysis,
-    CannotFoldError,
+    UnsupportedError,
     has_calls,
     item_names,
     named_by_text,
@@ -155,7 +155,7 @@ def name_items(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Bloc
         return
     try:
         columns = block_alone(analysis, edits, query, block).columns
-    except UNPLANNED:  # it is correlated; where Spark refuses the whole, the error tells why
+    except PLANNING_ERRORS:  # it is correlated; where Spark refuses the whole, the error tells why
         return
     if len(columns) == len(items):
         for item, name in zip(items, item_names(analysis, block, columns), strict=True):
@@ -267,7 +267,7 @@ def _name_step(analysis: Analysis, edits: Edits, query: ParsedQuery, step: Span)
     try:
         sql = edits.render(Span(query.span.start, step.stop))
         columns = analysis.df(analysis.seeing(query, query.span.start, sql, edits)).columns
-    except REFUSALS:  # it is correlated; where Spark refuses the whole, the error tells why
+    except SPARK_ERRORS:  # it is correlated; where Spark refuses the whole, the error tells why
         return
     if text.says(step.start, "SELECT") and len(columns) != len(items):  # it has a star
         return
@@ -454,7 +454,7 @@ def _constant(analysis: Analysis, span: Span) -> Any:
         return float(token.text) if "." in token.text else int(token.text)
     try:
         value = analysis.df(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
-    except REFUSALS:
+    except SPARK_ERRORS:
         raise analysis.text.error("a direct argument is a constant; give a number or a text", span) from None
     return float(value) if isinstance(value, Decimal) else value
 
@@ -473,9 +473,9 @@ def _rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: Par
             _rewrite_call(analysis, edits, nested_call, query, block)
     try:
         spark_types = _types(analysis, edits, call, fields, query, block)
-    except REFUSALS as error:
+    except SPARK_ERRORS as error:
         # Spark refuses the whole statement, too, and then tells the position.
-        analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(spark_message(error)), call.head))
+        analysis.type_errors.append(analysis.text.error(analysis.catalog.as_written(spark_message(error)), call.head))
         _replace(analysis, edits, call, _STAND_IN, fields, None)
         return
     actual = None if spark_types is None else _arrow_types(analysis, call, fields, spark_types)
@@ -552,7 +552,7 @@ def _foresee_types(
         and not _nested_calls(analysis, span)  # those are not rewritten yet
     ]
     if len(calls) > 1:
-        with suppress(*UNPLANNED):
+        with suppress(*PLANNING_ERRORS):
             analysis.types(_rows_of(analysis, edits, query, block), [edits.render(span) for span in spans])
 
 
@@ -592,7 +592,7 @@ def _types(
     expressions = [edits.render(each) for each in fields]
     try:
         return [field.dataType for field in _types_over(analysis, edits, rows, query, expressions)]
-    except CannotFoldError as error:
+    except UnsupportedError as error:
         if analysis.catalog.entries[call.name].types is None:
             raise analysis.text.error(
                 f"the types of the arguments of {call.name} cannot be told: {error}. Spark allows no aggregates of the "
@@ -600,7 +600,7 @@ def _types(
                 call.head,
             ) from None
         return None  # Spark refuses the whole statement, with the place
-    except REFUSALS:
+    except SPARK_ERRORS:
         if analysis.catalog.entries[call.name].types is None:
             raise
         return None  # Spark refuses the whole statement, with the position
@@ -648,19 +648,19 @@ def _types_over(
     """
     try:
         return analysis.types(rows, expressions)
-    except REFUSALS:
+    except SPARK_ERRORS:
         inner = query
         while (outer := inner.parent) is not None:
             block = next((each for each in outer.blocks if each.span.holds(inner.span)), None)
             tables = Span(0, 0) if block is None else _tables_before(analysis.text, block.clause("FROM"), inner.span)
             if not tables.is_empty:
                 beside = partial(_beside, analysis, edits, rows, outer, tables)
-                with suppress(*REFUSALS):
+                with suppress(*SPARK_ERRORS):
                     return analysis.types(beside, expressions)
             pipes = _pipes_before(analysis.text, outer, inner.span.start) if block is None else []
             if pipes:
                 behind = partial(_behind, analysis, edits, rows, outer, pipes[-1])
-                with suppress(*REFUSALS):
+                with suppress(*SPARK_ERRORS):
                     return analysis.types(behind, expressions)
             inner = outer
         raise

@@ -29,10 +29,10 @@ from foldflight.spark.over import over
 from foldflight.spark.versions.sessions import same_plan
 from foldflight.sql.analysis import (
     KEYWORDS,
-    REFUSALS,
+    SPARK_ERRORS,
     Analysis,
-    CannotFoldError,
     Item,
+    UnsupportedError,
     has_calls,
     item_names,
     spark_message,
@@ -126,7 +126,7 @@ class BlockOver:
                 columns and constants, with operators and nothing that may be an aggregate or make several rows.
 
         Raises:
-            CannotFoldError: If the block cannot be planned so.
+            UnsupportedError: If the block cannot be planned so.
         """
         self._check(calls)
         items = written_items(self.analysis, self.block) if self._is_plain(calls) else None
@@ -171,17 +171,17 @@ class BlockOver:
         """Refuse blocks with groups, whose windows are over the groups, and forms that `over` does not have."""
         text = self.analysis.text
         if "GROUP BY" in self.block.clauses or "HAVING" in self.block.clauses:
-            raise CannotFoldError("OVER beside GROUP BY or HAVING")
+            raise UnsupportedError("OVER beside GROUP BY or HAVING")
         names = self.analysis.catalog.names | AGGREGATES
         for span in self._spans():
             for call in calls_in(text, span, names, skip=[*self.block.inner, *self.query.inner], nested=True):
                 if not call.is_over:
-                    raise CannotFoldError(f"OVER beside {call.name} over all rows")
+                    raise UnsupportedError(f"OVER beside {call.name} over all rows")
         for call in own:
             if any(text.upper(index) in ("RESPECT", "IGNORE") for index in range(call.closing, call.span.stop)):
-                raise CannotFoldError("RESPECT or IGNORE NULLS")
+                raise UnsupportedError("RESPECT or IGNORE NULLS")
             if any(call.span.holds(inner.span) for inner in self.block.inner):
-                raise CannotFoldError("a subquery in a call with OVER")
+                raise UnsupportedError("a subquery in a call with OVER")
 
     def _spans(self) -> list[Span]:
         spans = [self.block.clause(name) for name in ("SELECT", "QUALIFY")]
@@ -219,7 +219,7 @@ class BlockOver:
         """Return whether Spark resolves two expressions among the rows, and to the same value."""
         try:
             first, second = (self.analysis.df(self._below(each)) for each in (one, other))
-        except REFUSALS:
+        except SPARK_ERRORS:
             return False
         return same_plan(first, second)
 
@@ -241,11 +241,11 @@ class BlockOver:
                 columns += self._item(Item(body, names[len(columns)]), calls)
                 plain += [self.edits.render(body)] if columns[-1].column else []
         if len(columns) != len(names):
-            raise CannotFoldError("an item that makes several columns")
+            raise UnsupportedError("an item that makes several columns")
         # Spark allows no generator within an expression.
         within = ", ".join(f"isnull({item})" for item in plain)
         if plain and not self.analysis.resolves(self._below(within)):
-            raise CannotFoldError("an item that makes several rows")
+            raise UnsupportedError("an item that makes several rows")
         return [each._replace(name=name) for each, name in zip(columns, names, strict=True)]
 
     def _item(self, item: Item, calls: Sequence[ParsedCall]) -> list[_Item]:
@@ -272,8 +272,8 @@ class BlockOver:
     def _df(self, select: str) -> DataFrame:
         try:
             return self.analysis.df(self._below(select))
-        except REFUSALS as error:
-            raise CannotFoldError(f"Spark refuses its rows: {spark_message(error)}") from None
+        except SPARK_ERRORS as error:
+            raise UnsupportedError(f"Spark refuses its rows: {spark_message(error)}") from None
 
     def _below(self, select: str) -> str:
         """Return a SELECT over the rows of the block, with its named windows."""
@@ -310,7 +310,7 @@ class BlockOver:
                 opening = next((at for at in text.flat(each) if text.says(at, "(")), None)
                 if opening is not None:
                     return self._definition(Span(opening, text.partner[opening] + 1))
-        raise CannotFoldError(f"the window {name}, which is not defined behind this SELECT")
+        raise UnsupportedError(f"the window {name}, which is not defined behind this SELECT")
 
     def _window_frame(self, span: Span) -> WindowFrame:
         text = self.analysis.text
@@ -323,7 +323,7 @@ class BlockOver:
         try:
             return WindowFrame(low, high[0] if high else 0, is_range=is_range)
         except FoldflightError as error:
-            raise CannotFoldError(error.message) from None
+            raise UnsupportedError(error.message) from None
 
     def _bound(self, span: Span, *, is_range: bool) -> FrameBound:
         """Return one end of a window frame."""
@@ -341,16 +341,16 @@ class BlockOver:
             return sign * int(token.text)
         try:
             value = self.analysis.df(f"SELECT {self.edits.render(value_span)}").collect()[0][0]
-        except REFUSALS:
+        except SPARK_ERRORS:
             value = None
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-            raise CannotFoldError(f"the end {text.slice(span)} of its frame")
+            raise UnsupportedError(f"the end {text.slice(span)} of its frame")
         return sign * value
 
     def _above(self, span: Span, shown_edits: Edits, inside: set[int]) -> str:
         """Return an expression over the result: what it takes from the rows is replaced by columns."""
         if any(span.holds(inner.span) for inner in (*self.block.inner, *self.query.inner)):
-            raise CannotFoldError("a subquery beside OVER")
+            raise UnsupportedError("a subquery beside OVER")
         edits = shown_edits.copy()
         for part in self._parts(span, inside):
             edits.replace(part, quote_name(self._column(part)))
@@ -362,13 +362,13 @@ class BlockOver:
         while index < span.stop:
             token = text.tokens[index]
             if text.says(index, "->"):
-                raise CannotFoldError("a lambda beside OVER")
+                raise UnsupportedError("a lambda beside OVER")
             # Behind a dot stands a field, behind a colon a parameter or a field, and behind two a type.
             is_free = index not in inside and token.is_name and text.upper(index - 1) not in (".", ":", "::")
             call = call_at(text, index) if is_free else None
             if call is not None and call.is_over:
                 if inside & set(call.span.indexes):
-                    raise CannotFoldError("a function with OVER in another one")
+                    raise UnsupportedError("a function with OVER in another one")
                 yield call.span
                 index = call.span.stop
                 continue
@@ -382,7 +382,7 @@ class BlockOver:
         text = self.analysis.text
         if text.upper(index) in KEYWORDS:
             if text.tokens[index].name.lower() in self._names_of_rows():
-                raise CannotFoldError(f"the column {text.tokens[index].text}, whose name is a keyword")
+                raise UnsupportedError(f"the column {text.tokens[index].text}, whose name is a keyword")
             return True
         if text.says(index - 1, "AS") or text.says(index + 1, "=>"):
             return True
@@ -416,7 +416,7 @@ class BlockOver:
                 continue
             is_item = part == name and self._is_item(body, part)
             if not is_item and self.analysis.resolves(self._below(text.slice(part))):
-                raise CannotFoldError(f"{text.slice(part)} is both a column and the name of another item")
+                raise UnsupportedError(f"{text.slice(part)} is both a column and the name of another item")
             edits.replace(name, item)
             inside |= set(part.indexes)
         return self._above(span, edits, inside)
@@ -429,7 +429,7 @@ class BlockOver:
         for part in (part for span in spans for part in self._parts(span, set())):
             body, _ = items.get(text.normal_name(text.tokens[part.start].name), (None, ""))
             if body is not None and not self._is_item(body, part):
-                raise CannotFoldError(f"{text.slice(part)} in QUALIFY is the name of another item")
+                raise UnsupportedError(f"{text.slice(part)} in QUALIFY is the name of another item")
 
     def _is_item(self, body: Span, part: Span) -> bool:
         """Return whether a reference to a column among the rows is an item, or one of the columns of a star."""
@@ -453,7 +453,7 @@ class BlockOver:
                     if self.analysis.text.normal_name(word) not in items:
                         edits.replace(part, quote_name(self._column(part)))
                 if any(span.holds(inner.span) for inner in self.query.inner):
-                    raise CannotFoldError("a subquery behind OVER")
+                    raise UnsupportedError("a subquery behind OVER")
                 yield name, edits.render(span)
 
     def _result(self, windows: Mapping[_Window, Mapping[str, tuple[ParsedCall, Aggregate]]]) -> DataFrame:
@@ -463,17 +463,17 @@ class BlockOver:
             items_and_names = zip(self._select, self._columns, strict=True)
             rows = self._rows(", ".join(f"{sql} AS {quote_name(name)}" for sql, name in items_and_names))
         if rows.isStreaming and ROW_KIND in self._names_of_rows():
-            raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
+            raise UnsupportedError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
             for window, uses in windows.items():
                 if rows.isStreaming and not window.order:
-                    raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
+                    raise UnsupportedError("OVER without ORDER BY the column under the watermark of the stream")
                 order = [_order_key(key) for key in window.order]
                 casts, fitted_uses = self.fitted(rows, uses)
                 rows = rows.selectExpr("*", *casts) if casts else rows
                 rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**fitted_uses)
         except FoldflightError as error:
-            raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
+            raise UnsupportedError(str(error).split("\n", maxsplit=1)[0]) from None
         return rows
 
 
@@ -497,7 +497,7 @@ def _clauses(text: Text, span: Span) -> _Clauses:
         ):
             name, skipped_words = "FRAME", 0
         elif index == span.start:
-            raise CannotFoldError(f"the window {text.slice(span)}")
+            raise UnsupportedError(f"the window {text.slice(span)}")
         else:
             continue
         if current == "FRAME":
@@ -523,7 +523,7 @@ def _interval(text: Text, span: Span, sign: int) -> str:
     unit = "".join(f" {text.tokens[index].text}" for index in range(span.start + 1, span.stop))
     interval = interval_of(in_units(length_text + unit))
     if interval is None:
-        raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
+        raise UnsupportedError(f"the interval {text.slice(span)} as the end of its frame")
     parts = [(sign * number, name) for number, name in zip(interval, interval._fields, strict=True) if number]
     return " ".join(f"{number} {name}" for number, name in parts) or "0 days"
 

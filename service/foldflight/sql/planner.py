@@ -20,10 +20,10 @@ from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.spark.versions.sessions import check_workers, is_case_sensitive
 from foldflight.sql.analysis import (
-    REFUSALS,
-    UNPLANNED,
+    PLANNING_ERRORS,
+    SPARK_ERRORS,
     Analysis,
-    CannotFoldError,
+    UnsupportedError,
     correlation_error,
     item_names,
     spark_message,
@@ -147,11 +147,11 @@ class Planner:
 
     def _list_plan(self, query: ParsedQuery) -> DataFrame:
         """Return the `collect_list` plan of the query. Raises SqlError for refusals of Spark and EMIT over a batch."""
-        self.analysis.untyped.clear()
+        self.analysis.type_errors.clear()
         rewrite_all(self.analysis, self._lists, query)
         list_plan_df = self.analysis.analyse_edited(self._lists, query.span)
-        if self.analysis.untyped:
-            raise self.analysis.untyped[0]
+        if self.analysis.type_errors:
+            raise self.analysis.type_errors[0]
         if self.options.get("emit") and not list_plan_df.isStreaming:
             raise self.analysis.text.error(
                 "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
@@ -193,7 +193,7 @@ class Planner:
             raise self._windows[0].misuse_error(self.analysis.text)
         try:
             result = self.analysis.df(self._render(query)) if self._whole is None else self._whole
-        except REFUSALS as error:
+        except SPARK_ERRORS as error:
             list_plan_df()  # raises Spark's refusal of the query as it was written
             self._reject_folds(f"Spark refuses the query over its results: {spark_message(error)}")
             return None
@@ -260,7 +260,7 @@ class Planner:
         try:
             alone = cache(partial(self._listed_alone, query, block))
             block_plan = fold.plan_block(list_plan_df if query.is_whole(block) else alone, is_last=is_last)
-        except CannotFoldError as error:
+        except UnsupportedError as error:
             may_stream = list_plan_df().isStreaming  # raises Spark's refusal of the query as it was written
             self._refuse_unsaid(query, block, self._folds)
             self._decide(block, "lists", str(error), error.remedy)
@@ -300,7 +300,7 @@ class Planner:
                 # The WHERE may refer to a query around the block.
                 lambda more: self.analysis.df(self.analysis.below(query, block, f"1{more}", edits, is_filtered=False)),
             )
-        except UNPLANNED:
+        except PLANNING_ERRORS:
             return
 
     def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:
@@ -440,10 +440,10 @@ class Planner:
         rewrite_block(self.analysis, edits, query, block)
         try:
             return block_alone(self.analysis, edits, query, block)
-        except REFUSALS as error:
+        except SPARK_ERRORS as error:
             if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
                 raise correlation_error() from None
-            raise CannotFoldError(f"Spark cannot analyse it alone: {spark_message(error)}") from None
+            raise UnsupportedError(f"Spark cannot analyse it alone: {spark_message(error)}") from None
 
     def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, list_plan_df: Callable[[], DataFrame]) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
@@ -502,7 +502,7 @@ class Planner:
 def _is_stream(fold: BlockFold) -> bool:
     try:
         return fold.is_streaming
-    except CannotFoldError:
+    except UnsupportedError:
         return False
 
 

@@ -21,7 +21,7 @@ from foldflight.functions.query.call import check_names
 from foldflight.spark.columns import spark_name
 from foldflight.spark.versions.facts import PLAIN_TABLES
 from foldflight.spark.versions.types import arrow_type
-from foldflight.sql.analysis import UNPLANNED, Analysis
+from foldflight.sql.analysis import PLANNING_ERRORS, Analysis
 from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import ScalarEntry
@@ -93,7 +93,7 @@ def check_types(analysis: Analysis, query: ParsedQuery) -> bool:
                 arguments_by_call = _arguments_of(analysis, calls, rows)
                 while any(list(itertools.starmap(partial(_with_zone, analysis), arguments_by_call.items()))):
                     arguments_by_call = _arguments_of(analysis, calls, rows)
-            except (*UNPLANNED, RejectedError):
+            except (*PLANNING_ERRORS, RejectedError):
                 continue
             for call, arguments in arguments_by_call.items():
                 _check_arguments(analysis, catalog.mapped[call.name], arguments)
@@ -152,7 +152,7 @@ def check_joins(analysis: Analysis, query: ParsedQuery) -> None:
             try:
                 rows = analysis.below(each, block, "1", analysis.edits, is_filtered=False)
                 plan = "\n".join(row[0] for row in analysis.df(f"EXPLAIN {rows}").collect())
-            except UNPLANNED:
+            except PLANNING_ERRORS:
                 continue  # it is correlated, or Spark refuses the statement in its own words
             if "PYTHON_UDF_IN_ON_CLAUSE" in plan:
                 raise text.error(

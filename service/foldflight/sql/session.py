@@ -25,7 +25,7 @@ from foldflight.spark.arguments import require_session
 from foldflight.spark.columns import quote_name, refusing_nanoseconds
 from foldflight.spark.rowkinds import UNSET, kinds_in
 from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
-from foldflight.sql.analysis import REFUSALS, Analysis, RefusedBySparkError, refusal, view_name
+from foldflight.sql.analysis import SPARK_ERRORS, Analysis, SparkSqlError, sql_error_of, view_name
 from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement, starts_query
 from foldflight.sql.calls import GRAMMAR, calls_in
 from foldflight.sql.catalog import Catalog, Entry, ScalarEntry, catalog_of, plain_sql
@@ -539,8 +539,8 @@ def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) ->
     try:
         with quiet():
             return plain_sql(analysis.spark, text.text, args)
-    except REFUSALS as error:
-        raise RefusedBySparkError(refusal(error, catalog, text, whole, text.text), error) from None
+    except SPARK_ERRORS as error:
+        raise SparkSqlError(sql_error_of(error, catalog, text, whole, text.text), error) from None
 
 
 def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:
@@ -616,8 +616,8 @@ def _finish(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
     before = analysis.edits.render(head)
     try:
         return analysis.df(f"{before} SELECT * FROM {analysis.add_view(result)}")
-    except REFUSALS as error:
-        raise refusal(error, analysis.catalog, text, head, before, analysis.edits) from None
+    except SPARK_ERRORS as error:
+        raise sql_error_of(error, analysis.catalog, text, head, before, analysis.edits) from None
 
 
 def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foldflight.spark.windows import Window, cumulate, hop, session, tumble
-from foldflight.sql.analysis import CannotFoldError
+from foldflight.sql.analysis import UnsupportedError
 from foldflight.sql.calls import ParsedCall
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
@@ -121,13 +121,13 @@ def window_of_call(text: Text, call: ParsedCall) -> Window:
     """Return the windows of `window(time, size[, slide])` or `session_window(time, gap)`.
 
     Raises:
-        CannotFoldError: For windows that foldflight does not have.
+        UnsupportedError: For windows that foldflight does not have.
     """
     lengths = [_length(text, each) for each in call.arguments[1:]]
     if call.name == "session_window":
         return session(TIME, lengths[0])
     if len(lengths) > 2:
-        raise CannotFoldError("its windows have a start time")
+        raise UnsupportedError("its windows have a start time")
     return tumble(TIME, lengths[0]) if len(lengths) == 1 else hop(TIME, lengths[1], lengths[0])
 
 

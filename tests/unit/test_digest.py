@@ -14,8 +14,7 @@ import pytest
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.compile_plan import plan_of
-from foldflight.ext.compiler.digest import digest_of
-from foldflight.ext.compiler.lookups import Lookups
+from foldflight.ext.compiler.digest import Lookups, digest_of
 from foldflight.ext.compiler.program import Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.bound_calls import bind_calls

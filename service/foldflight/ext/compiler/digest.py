@@ -1,25 +1,98 @@
-"""A digest of what an author's compiled code depends on: code, constants, and the objects that these name."""
+"""A digest of what an author's compiled code depends on: code, constants, and the objects that these name.
+
+The lookups of these objects are recorded. Checking that each name still refers to the same object is faster than
+following all names and digesting them again.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import inspect
-from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodWrapperType, WrapperDescriptorType
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from types import CodeType, FunctionType, MemberDescriptorType, MethodWrapperType, WrapperDescriptorType
 from typing import Any, Final, NamedTuple
 
 from foldflight.ext.compiler.compile_plan import LOOKED_AT
 from foldflight.ext.compiler.kernels import CompilePlan
-from foldflight.ext.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.ext.compiler.records import is_named_tuple
 from foldflight.fold.mode import Unsupported, at_line_of
 
+_MISSING: Final = object()
+_PLAIN: Final = (int, float, bool, str, bytes, type(None), date, datetime, time, timedelta, timezone, Decimal)
+# Descriptors whose results are looked up as well. The results of other descriptors are unknown.
+_KNOWN: Final = (FunctionType, staticmethod, classmethod, property, MemberDescriptorType, WrapperDescriptorType)
+_STEPS_MAX: Final = 10_000
 _REACHED_MAX: Final = 1000
 # Methods written in C. Each access to their attribute `__init__` makes another object, so visiting them never ends.
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
 _GENERATED: Final = {*vars(NamedTuple("_Empty", []))}  # the attributes that each NamedTuple has
 _CODES_MAX: Final = 1024
+
+
+class Lookups:
+    """Looks up attributes and items, and records the results."""
+
+    def __init__(self) -> None:
+        self._attributes: list[tuple[Any, str, Any]] = []
+        self._items: list[tuple[Any, str, Any]] = []
+        self._is_invalid = False
+        self.places = ""  # the file and first line of each function that is reached
+
+    def attribute(self, holder: Any, name: str) -> Any:
+        """Return `holder.name`, or _MISSING if it does not exist or raises."""
+        return self._record(self._attributes, holder, name, _attribute(holder, name))
+
+    def item(self, holder: Mapping[str, Any], name: str) -> Any:
+        """Return `holder[name]`, or _MISSING if it does not exist."""
+        return self._record(self._items, holder, name, holder.get(name, _MISSING))
+
+    def _record(self, lookups: list[tuple[Any, str, Any]], holder: Any, name: str, value: Any) -> Any:
+        lookups.append((holder, name, value))
+        if len(lookups) > _STEPS_MAX or _may_change(value):
+            self.invalidate()
+        return value
+
+    def class_entries(self, cls: type, names: Iterable[str]) -> None:
+        """Look up the entries of these names in a class and its base classes, without invoking descriptors."""
+        above = self.attribute(cls, "__mro__")
+        for name in names:
+            for each in above[:-1]:
+                entry = self.item(vars(each), name)
+                if hasattr(type(entry), "__get__") and not isinstance(entry, _KNOWN):
+                    self.invalidate()
+
+    def invalidate(self) -> None:
+        """Make `holds` always return False: the results depend on more than the lookups, or there are too many."""
+        self._is_invalid = True
+        self._attributes, self._items = [], []
+
+    def holds(self) -> bool:
+        """Return whether all lookups still have the same results. False if this is unknown."""
+        return (
+            not self._is_invalid
+            and all(is_same(_attribute(holder, name), value) for holder, name, value in self._attributes)
+            and all(is_same(holder.get(name, _MISSING), value) for holder, name, value in self._items)
+        )
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are the same object, or identical plain values."""
+    return one is other or (type(one) is type(other) and type(one) in _PLAIN and repr(one) == repr(other))
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except Exception:  # noqa: BLE001 - the access raises again where the attribute is used, and is unsupported there
+        return _MISSING
+
+
+def _may_change(value: Any) -> bool:
+    """Return whether an object has contents that may change without a lookup, such as the items of a list."""
+    return isinstance(value, (list, dict, set)) or (isinstance(value, tuple) and any(map(_may_change, value)))
 
 
 def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
@@ -99,16 +172,16 @@ def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> l
     Raises:
         Unsupported: More than 1000 objects are reached.
     """
-    reached_objects = [each for each in values if each is not MISSING]
+    reached_objects = [each for each in values if each is not _MISSING]
     known_ids = {id(each) for each in reached_objects}
     for value in reached_objects:  # the list grows within the loop
-        if type(value) in PLAIN or isinstance(value, _WRITTEN_IN_C):
+        if type(value) in _PLAIN or isinstance(value, _WRITTEN_IN_C):
             continue
         for name in names:
             attribute = lookups.attribute(value, name)
-            # Values of `PLAIN` types enter the digest at each place, also equal ones, because the digest has no names:
+            # Values of `_PLAIN` types enter the digest at each place, also equal ones, because the digest has no names:
             # the position of a value alone tells whose attribute it is. Other objects need to be visited once.
-            if attribute is not MISSING and (type(attribute) in PLAIN or id(attribute) not in known_ids):
+            if attribute is not _MISSING and (type(attribute) in _PLAIN or id(attribute) not in known_ids):
                 known_ids.add(id(attribute))
                 reached_objects.append(attribute)
         if len(reached_objects) > _REACHED_MAX:
@@ -131,7 +204,7 @@ def _code(code: CodeType) -> str:
 
 
 def _text_of(value: Any) -> str:
-    if type(value) in PLAIN:
+    if type(value) in _PLAIN:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_text_of, value))}]"

@@ -29,8 +29,8 @@ from foldflight.functions.types.vectors import is_vector
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from foldflight.ext.compiler.digest import Lookups
     from foldflight.ext.compiler.kernels import CompilePlan, Kernels
-    from foldflight.ext.compiler.lookups import Lookups
 
 _ITEMS_OF_A_ROW: Final = 128  # items of a vector for which the interpreter takes as long as for one more row
 _KNOWN_MAX: Final = 256  # entries of each cache of this process
@@ -69,7 +69,7 @@ class _CachedProgram:
     def serves(self, bound: _Bound, methods: _Methods) -> bool:
         """Return whether compiling again would give the same program."""
         from foldflight.ext.compiler.compile_plan import own_attributes
-        from foldflight.ext.compiler.lookups import is_same
+        from foldflight.ext.compiler.digest import is_same
 
         own = own_attributes(methods)
         return (
@@ -230,9 +230,8 @@ class Programs(Accelerator):
 
     def _compile(self, bound: _Bound, methods: _Methods) -> Loops:
         from foldflight.ext.compiler.compile_plan import own_attributes
-        from foldflight.ext.compiler.digest import digest_of
+        from foldflight.ext.compiler.digest import Lookups, digest_of
         from foldflight.ext.compiler.kernels import Kernels
-        from foldflight.ext.compiler.lookups import Lookups
 
         own, lookups = dict(own_attributes(methods)), Lookups()
         plan, start = _plan_of(bound, methods)
@@ -321,8 +320,7 @@ class Programs(Accelerator):
 
     def _refusal(self, bound: _Bound) -> NoProgram | None:
         """Return the reason that compiling has found before, in this process or another one; None if there is none."""
-        from foldflight.ext.compiler.digest import digest_of
-        from foldflight.ext.compiler.lookups import Lookups
+        from foldflight.ext.compiler.digest import Lookups, digest_of
 
         methods = _methods(bound)
         if self._store is None or isinstance(methods, NoProgram):

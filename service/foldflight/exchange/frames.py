@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -76,12 +77,12 @@ class Open(Request):
     @cached_property
     def functions(self) -> tuple[str, ...]:
         """The name of the function of each call or step."""
-        return (*(each.function for each in self.calls), *(each.function for each in self.steps))
+        return tuple(map(attrgetter("function"), (*self.calls, *self.steps)))
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
         """The fingerprint that the engine expects of each call or step; empty for any."""
-        return (*(each.fingerprint for each in self.calls), *(each.fingerprint for each in self.steps))
+        return tuple(map(attrgetter("fingerprint"), (*self.calls, *self.steps)))
 
     def pin(self, fingerprints: Sequence[str]) -> Open:
         """Return the same Open that expects these fingerprints of its calls or steps, so that others are refused."""

@@ -242,6 +242,27 @@ class Sharing:
         return total
 
 
+@udaf(input_types=["BIGINT", "BIGINT"], result_type="STRING")
+class ByHour:
+    """A defaultdict of lists, whose keys are texts written with a format."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return defaultdict(list)
+
+    def accumulate(self, hours, at, value):  # type: ignore[no-untyped-def]
+        hours[f"{at % 24:02d}:00"].append(value)
+
+    def merge(self, hours, other):  # type: ignore[no-untyped-def]
+        for hour, values in other.items():
+            hours[hour] += values
+
+    def get_value(self, hours):  # type: ignore[no-untyped-def]
+        text = ""
+        for hour, values in hours.items():
+            text += f"{hour} {len(values)} "
+        return text
+
+
 @udaf
 class Visitors:
     """A dict of sets whose states have types: only the interpreter has the order of their items."""
@@ -265,7 +286,7 @@ class Visitors:
         return total
 
 
-CLASSES = [Medians, Users, Pages, Typed, ByKind, Sharing]
+CLASSES = [Medians, Users, Pages, Typed, ByKind, ByHour, Sharing]
 SAMPLES = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),

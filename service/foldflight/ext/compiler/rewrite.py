@@ -187,24 +187,24 @@ def readable_copy(function: Any) -> Any:
     return function_copy
 
 
-class _Format(str):
+class Format(str):
     """A constant format of an f-string: the second item of a pair with the value, in the code that numba reads."""
 
     __slots__ = ()
 
 
-class _TextFormat(_Format):
+class _TextFormat(Format):
     """A constant format of the text of a value, as in f"{day!s:>12}"."""
 
     __slots__ = ()
 
 
-def _format_of(step: dis.Instruction, before: dis.Instruction | None) -> type[_Format] | None:
+def _format_of(step: dis.Instruction, before: dis.Instruction | None) -> type[Format] | None:
     """Return how a step writes a value with a constant format; None if it does something else."""
     is_constant = before is not None and before.opname == "LOAD_CONST"
     if step.opname == "FORMAT_WITH_SPEC":  # since Python 3.13
-        return _Format if is_constant else None
-    formats = {_HAS_FORMAT: _Format, _HAS_FORMAT | _AS_TEXT: _TextFormat}
+        return Format if is_constant else None
+    formats = {_HAS_FORMAT: Format, _HAS_FORMAT | _AS_TEXT: _TextFormat}
     return formats.get(step.arg or 0) if step.opname == "FORMAT_VALUE" and is_constant else None
 
 
@@ -610,7 +610,7 @@ class _Rewriter:
         return parts == [None, None, -1]
 
     def is_format(self, items: list[ir.Var]) -> bool:
-        return len(items) == 2 and isinstance(self.constants.get(items[1].name), _Format)
+        return len(items) == 2 and isinstance(self.constants.get(items[1].name), Format)
 
     def write(self, target: ir.Var, value: ir.Var, spec: str, loc: Any) -> None:
         """Write a value as a text with a format."""

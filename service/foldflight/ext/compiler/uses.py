@@ -393,7 +393,11 @@ class _Reader:
             case "call":
                 return self.result(self.of(expr.func), [*map(self.of, expr.args)])
             case "build_tuple":
-                return tuple(map(self.of, expr.items))
+                from foldflight.ext.compiler.rewrite import Format
+
+                items = tuple(map(self.of, expr.items))
+                is_written = len(items) == 2 and isinstance(items[1], _Object) and isinstance(items[1].value, Format)
+                return "text" if is_written else items
             case "build_string":
                 return "text"
             case "binop" | "inplace_binop":

@@ -278,6 +278,15 @@ def test_a_function_with_direct_arguments_is_compiled_for_values_with_many_rows(
     fold(server, Call("times", ("value",)), 2)
 
 
+def test_the_process_is_asked_for_functions_of_its_modules_only() -> None:
+    """It has no function of other modules, such as those that clients ship."""
+    settings = load_settings({"modules": (FUNCTIONS,)}, {})
+    logger = make_logger(io.StringIO(), log_format="json", log_level="info")
+    compilation = Compilation(settings, load_registry(settings), None, metrics=Metrics(), logger=logger)
+    assert compilation.takes(bound_of("dies"))
+    assert not compilation.takes(bound_of("plain", "tests.unit.listed_functions"))
+
+
 def test_the_function_with_most_rows_is_next() -> None:
     settings = load_settings({"modules": (FUNCTIONS,)}, {})
     logger = make_logger(io.StringIO(), log_format="json", log_level="info")

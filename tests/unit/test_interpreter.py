@@ -1,7 +1,9 @@
 """Accumulators folded by the author's methods: missing returns, shared lists, failing constructors."""
 
+import functools
+import logging
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -246,8 +248,9 @@ class Total:
     def create_accumulator(self) -> Any:
         return Basket({"items": []}, self.prices)
 
-    def accumulate(self, accumulator: Any, name: str) -> None:
+    def accumulate(self, accumulator: Any, name: str) -> Any:
         accumulator.items["items"].append(name)
+        return accumulator
 
     def get_value(self, accumulator: Any) -> int:
         return sum(accumulator.prices[name] for name in accumulator.items["items"])
@@ -270,11 +273,39 @@ def total_fold(create: Any) -> Fold:
     return open_fold(bind_calls(Registry.load([function]), [Call("total", ("name",))], NAMES.schema), signer=SIGNER)
 
 
-@pytest.mark.parametrize("create", [same_basket, same_items])
+class Slots:
+    """An accumulator whose attributes are not in a dict."""
+
+    __slots__ = ("items", "prices")
+
+    def __init__(self, items: Any, prices: dict[str, int]) -> None:
+        self.items = items
+        self.prices = prices
+
+
+class Parts(NamedTuple):
+    """An accumulator that is a tuple with names."""
+
+    items: Any
+    prices: dict[str, int]
+
+
+def same_items_in_slots(self: Total) -> Any:
+    return Slots(self.all, self.prices)
+
+
+def same_items_in_tuple(self: Total) -> Any:
+    return Parts(self.all, self.prices)
+
+
+CREATES = [same_basket, same_items, same_items_in_slots, same_items_in_tuple]
+
+
+@pytest.mark.parametrize("create", CREATES)
 def test_an_object_that_all_groups_share_and_rows_change_is_an_error(create: Any) -> None:
     """Also with one group, because the next new group would begin with its rows."""
     fold = total_fold(create)
-    with pytest.raises(FunctionError, match=r"USER_CODE: create_accumulator gives all groups the same dict") as error:
+    with pytest.raises(FunctionError, match=r"USER_CODE: create_accumulator gives all groups the same list") as error:
         fold.fold(NAMES[:1])
     assert error.value.function == "total"
 
@@ -284,3 +315,40 @@ def test_groups_may_share_what_no_row_changes() -> None:
     for _ in range(2):
         fold.fold(NAMES)
     assert fold.outputs(pa.array([0, 1], pa.int32())).column("output_0").to_pylist() == [2, 4]
+
+
+class Price:
+    """A price that computes what it needs once."""
+
+    @functools.cached_property
+    def parts(self) -> list[int]:
+        return [1]
+
+
+class Logging(Basket):
+    """An accumulator with objects whose contents change for reasons of their own."""
+
+    def __init__(self, items: Any, prices: dict[str, int], price: dict[str, Price]) -> None:
+        super().__init__(items, prices)
+        self.price = price
+        self.logger = logging.getLogger("foldflight.tests.interpreter")
+
+
+def test_what_shared_members_keep_for_themselves_is_no_change() -> None:
+    """A logger keeps which levels it has, and a cached property keeps its value."""
+    price = {"ant": Price()}
+    logging.getLogger("foldflight.tests.interpreter").manager._clear_cache()  # type: ignore[attr-defined]
+
+    def create(self: Total) -> Any:
+        return Logging({"items": []}, self.prices, price)
+
+    def accumulate(self: Total, accumulator: Any, name: str) -> None:
+        accumulator.logger.debug("a row")
+        accumulator.items["items"].append(name * accumulator.price["ant"].parts[0])
+
+    function = udaf(input_types=["STRING"], result_type="BIGINT", name="total")(
+        type("Logs", (Total,), {"create_accumulator": create, "accumulate": accumulate})
+    )
+    fold = open_fold(bind_calls(Registry.load([function]), [Call("total", ("name",))], NAMES.schema), signer=SIGNER)
+    fold.fold(NAMES)
+    assert fold.outputs(pa.array([0, 1], pa.int32())).column("output_0").to_pylist() == [1, 2]

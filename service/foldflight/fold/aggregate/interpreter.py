@@ -8,10 +8,10 @@ import datetime
 import decimal
 import numbers
 import pickle
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from itertools import repeat
-from operator import length_hint
+from operator import is_, length_hint
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,13 +37,11 @@ from foldflight.functions.types.vectors import has_vectors, ignore_float_errors,
 if TYPE_CHECKING:
     from foldflight.fold.resources import Resources
 
-_UNCHANGEABLE: Final = (
+_SCALARS: Final = (
     int,
     float,
     str,
     bytes,
-    tuple,
-    frozenset,
     complex,
     numbers.Rational,
     decimal.Decimal,
@@ -52,8 +50,8 @@ _UNCHANGEABLE: Final = (
     datetime.timedelta,
     np.generic,
 )
-# Exact types, because `len` of a subclass may be an author's code.
-_CONTAINERS: Final = frozenset({list, dict, OrderedDict, defaultdict, Counter, set, deque, bytearray})
+_UNCHANGEABLE: Final = (*_SCALARS, tuple, frozenset)
+_CONTAINERS: Final = (list, dict, set, deque, bytearray)
 _SHARED_MEMBERS_MAX: Final = 1000
 EMPTY: Final = object()
 """Takes the place of the accumulator in an empty slot."""
@@ -703,7 +701,8 @@ class InterpretedAccumulators(GroupsAccumulator):
             raise FunctionError(
                 "USER_CODE",
                 f"create_accumulator gives all groups the same {changed}, which accumulate has changed, so groups "
-                f"would have rows of other groups; make a new {changed} in each call",
+                f"would have rows of other groups; make a new {changed} in each call, or keep it in the function "
+                "itself if it is no part of a state, such as a cache",
                 function=self.name,
             )
 
@@ -718,39 +717,54 @@ class _SharedObjects:
     """
 
     def __init__(self, objects: Sequence[Any]) -> None:
-        self._objects = objects
-        self._before = self._contents()
+        self._contents = [(each, _content(each)) for each in objects]
 
     @classmethod
     def of(cls, create: Callable[[], Any]) -> _SharedObjects:
         """Compare two new accumulators. If they cannot be made, the first slot has the same exception."""
         try:
             one, other = create(), create()
-        except (Exception, SystemExit):  # noqa: BLE001 - see above
+            others = {id(each) for each in _containers(other)}
+            objects = [each for each in _containers(one) if id(each) in others]
+        except (Exception, SystemExit):  # noqa: BLE001 - see above; or what an author's container raises
             return cls([])
-        if one is other and type(one) not in (*_CONTAINERS, np.ndarray):
-            return cls([] if isinstance(one, _UNCHANGEABLE) or one is None else [one])
-        others = {id(each) for each in _containers(other)}
-        return cls([each for each in _containers(one) if id(each) in others])
-
-    def _contents(self) -> list[bytes | None]:
-        """Return the contents of each object; None for one that cannot be pickled, which is not compared."""
-        contents: list[bytes | None] = []
-        for each in self._objects:
-            try:
-                contents.append(pickle.dumps(each))
-            except Exception:  # noqa: BLE001 - what an author's class raises
-                contents.append(None)
-        return contents
+        if one is other and not isinstance(one, (*_UNCHANGEABLE, *_CONTAINERS, np.ndarray, type(None))):
+            objects.append(one)
+        return cls(objects)
 
     def changed_type(self) -> str | None:
         """Return the name of the type of an object that has changed since, or None."""
-        if not self._objects:
-            return None
-        for each, before, now in zip(self._objects, self._before, self._contents(), strict=True):
-            if before is not None and before != now:
+        for each, before in self._contents:
+            if not _is_same(before, _content(each)):
                 return type(each).__name__
         return None
+
+
+def _content(shared: Any) -> list[Any] | bytes | None:
+    """Return the members of a container; the pickle of another object, or None if it has none, so is not compared."""
+    try:
+        if isinstance(shared, np.ndarray):
+            return shared.tobytes()
+        if isinstance(shared, dict):
+            return [*shared, *shared.values()]
+        return [*shared] if isinstance(shared, _CONTAINERS) else pickle.dumps(shared)
+    except Exception:  # noqa: BLE001 - what an author's class raises
+        return None
+
+
+def _is_same(before: list[Any] | bytes | None, now: list[Any] | bytes | None) -> bool:
+    """Return whether a container has the same members. Containers among them are compared on their own.
+
+    What other members keep for themselves, such as a property that they compute once, does not count.
+    """
+    if not (isinstance(before, list) and isinstance(now, list)):
+        return before is None or before == now
+    if len(before) != len(now):
+        return False
+    return all(map(is_, before, now)) or all(
+        one is other or (type(one) is type(other) and isinstance(one, _SCALARS) and one == other)
+        for one, other in zip(before, now, strict=True)
+    )
 
 
 def _containers(accumulator: Any) -> Iterator[Any]:
@@ -758,23 +772,36 @@ def _containers(accumulator: Any) -> Iterator[Any]:
 
     Containers with many members, and what is beyond the first thousand objects, are left out.
     """
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # the objects too, because another one may get the id of one that is gone
     waiting = [accumulator]
     while waiting and len(seen) < _SHARED_MEMBERS_MAX:
         each = waiting.pop()
-        if id(each) in seen:
+        if id(each) in seen or isinstance(each, _SCALARS):
             continue
-        seen.add(id(each))
-        type_ = type(each)
-        if type_ is np.ndarray and each.size <= _SHARED_MEMBERS_MAX:
-            yield each
-        elif type_ in _CONTAINERS and len(each) <= _SHARED_MEMBERS_MAX:
-            yield each
-            waiting += each.values() if isinstance(each, dict) else each
-        elif type_ is tuple:
-            waiting += each[:_SHARED_MEMBERS_MAX]
-        elif not isinstance(each, type):
-            waiting += getattr(each, "__dict__", {}).values()
+        seen[id(each)] = each
+        if isinstance(each, np.ndarray):
+            if each.size <= _SHARED_MEMBERS_MAX:
+                yield each
+        elif isinstance(each, (*_CONTAINERS, tuple)):
+            if len(each) <= _SHARED_MEMBERS_MAX:
+                waiting += each.values() if isinstance(each, dict) else each
+                if not isinstance(each, tuple):
+                    yield each
+        else:
+            waiting += _attributes(each)
+
+
+def _attributes(value: Any) -> list[Any]:
+    """Return the values of the attributes that belong to the state of an object.
+
+    What pickle does not store, such as a module, or stores by its name, as a logger, changes for reasons of its own.
+    """
+    try:
+        state: Any = object.__reduce_ex__(value, 2)[2]
+    except Exception:  # noqa: BLE001 - it is not pickled by its attributes, or an author's class raises
+        return []
+    parts = state if isinstance(state, tuple) else (state,)
+    return [each for part in parts if isinstance(part, dict) for each in part.values()]
 
 
 def cannot_retract(function: Function) -> RejectedError:

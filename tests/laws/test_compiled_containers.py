@@ -589,6 +589,41 @@ def test_an_interpreted_get_value_may_show_the_order_of_a_set(body: str, hot: Pr
 
 
 @udaf
+class Drained:
+    """A merge that takes all items out of the other accumulator."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, accumulator: list[int], value: int) -> None:
+        accumulator.append(value)
+
+    def merge(self, accumulator: list[int], other: list[int]) -> None:
+        while other:
+            accumulator.append(other.pop())
+
+    def get_value(self, accumulator: list[int]) -> int:
+        return len(accumulator)
+
+
+@pytest.mark.every_turn
+def test_a_merge_that_is_repeated_finds_the_other_accumulator_as_it_was(hot: Programs) -> None:
+    """Memory is exhausted in the middle of a merge, which has changed the other accumulator by then."""
+    (function,) = Registry.load([Drained]).authored
+    bound = function.bind([pa.int64()], {})
+    one, other = hot.accumulators(interpret(bound)), interpret(bound)
+    slots = np.repeat(np.arange(2, dtype=np.int32), 3000)
+    for each in (one, other):
+        each.update(Rows(slots, None, [Column("value", pa.array(np.arange(6000)))]))
+    states = other.state(np.ones(1, np.int32))
+    for each in (one, other):
+        for _ in range(3):
+            each.merge(np.zeros(1, np.int32), states)
+    assert one.mode == "compiled"
+    assert one.state(slots[:1]).equals(other.state(slots[:1]))
+
+
+@udaf
 class Twice:
     """Two attributes that are one list."""
 

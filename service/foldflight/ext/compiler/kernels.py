@@ -372,7 +372,7 @@ class Kernels:
         merge_one, holds = self._step_merge(), self.plan.holds
 
         def merge(table, present, instance, progress, slots, states):
-            me, own = at_instance(instance, 0), local()
+            me, own, other = at_instance(instance, 0), local(), local()
             enter(progress)
             for index in range(progress[0], len(slots)):
                 row = index & _PLUS
@@ -383,7 +383,8 @@ class Kernels:
                     progress[1] = 0
                 if present[slot]:
                     copy(own, record)
-                    merge_one(me, own, state)
+                    copy(other, state)  # merge may change it, and is repeated if memory is exhausted
+                    merge_one(me, own, other)
                     copy(record, own)
                 else:
                     copy(record, state)

@@ -724,8 +724,8 @@ class _SharedObjects:
         """Compare two new accumulators. If they cannot be made, the first slot has the same exception."""
         try:
             one, other = create(), create()
-            others = {id(each) for each in _containers(other)}
-            objects = [each for each in _containers(one) if id(each) in others]
+            containers = _containers(one)
+            objects = [*map(containers.__getitem__, filter(_containers(other).__contains__, containers))]
         except (Exception, SystemExit):  # noqa: BLE001 - see above; or what an author's container raises
             return cls([])
         if one is other and not isinstance(one, (*_UNCHANGEABLE, *_CONTAINERS, np.ndarray, type(None))):
@@ -767,11 +767,12 @@ def _is_same(before: list[Any] | bytes | None, now: list[Any] | bytes | None) ->
     )
 
 
-def _containers(accumulator: Any) -> Iterator[Any]:
-    """Yield each list, dict, set and array within an accumulator, through attributes and members, once.
+def _containers(accumulator: Any) -> dict[int, Any]:
+    """Return the lists, dicts, sets and arrays within an accumulator, through attributes and members, by their ids.
 
     Containers with many members, and what is beyond the first thousand objects, are left out.
     """
+    found: dict[int, Any] = {}
     seen: dict[int, Any] = {}  # the objects too, because another one may get the id of one that is gone
     waiting = [accumulator]
     while waiting and len(seen) < _SHARED_MEMBERS_MAX:
@@ -781,14 +782,15 @@ def _containers(accumulator: Any) -> Iterator[Any]:
         seen[id(each)] = each
         if isinstance(each, np.ndarray):
             if each.size <= _SHARED_MEMBERS_MAX:
-                yield each
+                found[id(each)] = each
         elif isinstance(each, (*_CONTAINERS, tuple)):
             if len(each) <= _SHARED_MEMBERS_MAX:
                 waiting += each.values() if isinstance(each, dict) else each
                 if not isinstance(each, tuple):
-                    yield each
+                    found[id(each)] = each
         else:
             waiting += _attributes(each)
+    return found
 
 
 def _attributes(value: Any) -> list[Any]:

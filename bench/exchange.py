@@ -22,8 +22,10 @@ import pyarrow.flight as fl
 from bench.data import Figure, Sizes, best_of, table
 from bench.fold import COLUMNS, OPENING, exchanged, slotted
 from foldflight.client import connect
+from foldflight.client.exchange import Transport
 from foldflight.exchange.encoding import encode
 from foldflight.exchange.frames import Chunk
+from foldflight.fold.mode import Mode
 
 SUITE = "exchange"
 OURS, DRAINING = "foldflight", "draining server"
@@ -33,6 +35,7 @@ ROUND_TRIPS = 2000
 CHUNK_ROWS = (1 << 10, 1 << 14, 1 << 16, 1 << 18)
 STREAMS = (1, 2, 4)
 DRAIN, ECHO = "drain", "echo"
+_COMPILED_S, _LOOK_S = 600.0, 0.2
 
 
 class Plain(fl.FlightServerBase):
@@ -69,6 +72,7 @@ def plain_server(kind: str) -> Iterator[str]:
 def measure(sizes: Sizes) -> Iterator[Figure]:
     """Measure rows per second for each server, by number of streams and rows of a chunk; then round trips."""
     ours = connect(sizes.url).transport
+    _await_compiled(ours)
     with plain_server(DRAIN) as drain, plain_server(ECHO) as echo:
         for streams in STREAMS:
             for chunk_rows in CHUNK_ROWS:
@@ -85,6 +89,18 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         for way, percentiles in ((EMPTY_TRIP, _empty_trips(drain)), (BARRIER, _barriers(sizes.url))):
             for name, value in zip(("p50", "p99"), percentiles, strict=True):
                 yield Figure(SUITE, f"round trips, {name}", way, value, "us")
+
+
+def _await_compiled(transport: Transport) -> None:
+    """Fold until the server has loaded the function's compiled code: one that has just started interprets it."""
+    chunks, end_s = _chunks(CHUNK_ROWS[0], CHUNK_ROWS[0]), time.monotonic() + _COMPILED_S
+    while time.monotonic() < end_s:
+        exchanged(transport, chunks)
+        with transport.open(OPENING) as exchange:
+            if exchange.modes == (Mode.COMPILED,):
+                return
+        time.sleep(_LOOK_S)
+    raise TimeoutError("the server has not compiled the function")
 
 
 def _empty_trips(url: str) -> tuple[float, float]:

@@ -409,6 +409,21 @@ def test_a_join_of_two_changelogs_is_refused(db: Any) -> None:
     assert values(group_by(left, "k", row_kind="row_kind").agg(n=count())) == [("b", 1)]
 
 
+@pytest.mark.every_turn
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT w FROM dim AS d WHERE w < (SELECT my_sum(v) FROM (SELECT v FROM changed AS c WHERE c.k = d.k))",
+        "SELECT my_sum(v) FROM (SELECT TRANSFORM(v) USING 'cat' AS (v INT) FROM changed)",
+    ],
+)
+def test_kinds_below_rows_that_spark_does_not_read_alone_are_looked_at(db: Any, query: str) -> None:
+    """Where the rows of a fold cannot be read with the kinds below them, lists would take changes for rows."""
+    changed(db)
+    with pytest.raises(SqlError, match=r"row_kind has row kinds, and the SELECT, which leaves it out, would take"):
+        sql(db, query)
+
+
 def test_frames_in_braces_are_looked_at_like_views(both: Any) -> None:
     """After `enable`, in Spark Connect, too, where such a statement is Spark's."""
     changed(both)

@@ -119,12 +119,13 @@ def read_checked_rows(
     """
     if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
         return read_rows("")
-    below = None if edits is None else analysis.kinds_below.pop(block.span, None)
+    below = None if edits is None else analysis.kinds_below.get(block.span)
     if edits is not None and below is not None:
         edits.insert(below.items_end, f", struct(*) AS {quote_name(_COLUMNS_BELOW)}")
     rows = read_rows(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
     if below is not None:
         below.check(_kinds_among(_fields_of(rows.schema[ALL_COLUMNS], _COLUMNS_BELOW)))
+        del analysis.kinds_below[block.span]  # only now: if Spark refuses the rows, it is asked for the kinds alone
     kinds_by_name = _kinds_of(rows)
     if "row_kind" not in options:
         remedy = (

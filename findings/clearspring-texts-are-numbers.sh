@@ -2,10 +2,9 @@
 # stream-lib: HyperLogLogPlus counts 1 and "1" once, HyperLogLog twice; a full LinearCounting estimates 2^63 - 1.
 #
 # Guess: the two HyperLogLogs of one library take the same values for different, and a sketch that is too small estimates too little.
-# Seen with stream-lib 2.9.8: HyperLogLogPlus hashes the text of a value, so 1, "1" and a list of digits that prints alike are one value.
-# HyperLogLog hashes numbers as numbers, and counts the int 1 and the long 1 once, too. An array of ints counts at each call, being
-# printed by its address. LinearCounting with no free bit left returns Long.MAX_VALUE, which wraps around in the first sum. (Needs java
-# and mvn.)
+# Seen with stream-lib 2.9.8: HyperLogLogPlus hashes the text of a value, so 1 and "1" are one value. HyperLogLog hashes numbers as
+# numbers, and counts the int 1 and the long 1 once, too. An array of ints counts at each call, being printed by its address.
+# LinearCounting with no free bit left returns Long.MAX_VALUE, which wraps around in the first sum. (Needs java and mvn.)
 set -euo pipefail
 
 folder=$(mktemp -d)

@@ -3,8 +3,8 @@
 #
 # Guess: EXTRACT of a time before 1970 is the field that the timestamp is printed with.
 # Seen with Flink 2.1.1: EXTRACT divides milliseconds since 1970 and cuts towards zero, so hours, minutes and seconds are negative and
-# days one too large. FLOOR to the hour is right, and FLOOR to the year of the last second of 1969 is 1970. Dates of birth as timestamps
-# meet it; DATE columns do not. (Needs java and mvn.)
+# days one too large. FLOOR to the hour is right, and FLOOR to the year of the last second of 1969 is 1970. Dates of birth that are kept
+# as timestamps meet it. (Needs java and mvn.)
 set -euo pipefail
 
 folder=$(mktemp -d)

@@ -2,9 +2,8 @@
 # Flink: over no rows, SELECT COUNT(*) is a row of 0 in batch, and no row in a stream.
 #
 # Guess: the two modes give the same result for a table that has an end, so the stream ends with a row of 0.
-# Seen with Flink 2.1.1: a stream emits the row of an aggregate without GROUP BY with the first input, and none comes. If all rows were
-# retracted again the row is 0, so it depends on the past whether there is a row. A join with that one row then has no result. (Needs java
-# and mvn.)
+# Seen with Flink 2.1.1: a stream emits the row of an aggregate without GROUP BY with the first input, and none comes. A join with that
+# one row then has no result. (Needs java and mvn.)
 set -euo pipefail
 
 folder=$(mktemp -d)

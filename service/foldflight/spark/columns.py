@@ -676,5 +676,8 @@ def _kind_number(kind: Column) -> Column:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
     # A wrong format of the source can give a text of any length.
     code_text = sf.coalesce(sf.substring(kind.cast("string"), 1, _KIND_CHARACTERS), sf.lit("NULL"))
-    wrong = raise_error("SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}", hint_for_code(kind))
+    remedy = "; map other values of the column row_kind= to them: row_kinds={'c': '+I', ...}"
+    wrong = raise_error(
+        "SCHEMA_MISMATCH", code_text, f" is no row kind; the kinds are {_KINDS}{remedy}", hint_for_code(kind)
+    )
     return number.otherwise(wrong).cast("tinyint")

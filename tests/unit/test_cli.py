@@ -202,6 +202,31 @@ def test_check_says_that_states_are_pickled(run, annotation, accumulator, wrong)
     assert "pickled" not in run("check", name, "--examples", "10", "--quiet").output
 
 
+LACKS_RETURN = """
+from foldflight import udaf
+@udaf
+class Total:
+    def create_accumulator(self) -> list[int]:
+        return [0]
+    def accumulate(self, totals: list[int], value: int) -> None:
+        totals[0] += value
+    def get_value(self, totals: list[int]) -> int:
+        totals[0]
+"""
+
+
+def test_check_ends_with_what_may_lack_a_return(run):
+    """All laws hold if each result is None, so the last line says that instead, also with --quiet. No law is broken."""
+    for options in ((), ("--quiet",)):
+        result = run("check", "lacks_return", "--examples", "5", *options, lacks_return=LACKS_RETURN)
+        assert result.exit_code == 0, result.output
+        *_, last = result.output.splitlines()
+        assert last == (
+            "every law holds, but no row changes the result of total(value BIGINT) -> BIGINT: does accumulate or "
+            "get_value lack a `return`?"
+        )
+
+
 def test_check_says_what_it_does_not_try(run):
     """An async function is not called with generated rows. It is named, with --quiet as well, and does not fail."""
     for options in ((), ("--quiet",)):

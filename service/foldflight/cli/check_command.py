@@ -93,8 +93,8 @@ def check(
     direct = literals_in(literals)
     count, values = _examples_in(examples)
     console = Console()
-    broken_count, held_count, unchecked_functions = 0, 0, []
-    causes: set[tuple[str, str]] = set()
+    unchecked_functions: list[str] = []
+    outcomes: list[tuple[str, LawResult]] = []  # with the title of the function
     in_java = [name for name in modules if "::" in name]
     sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
     registries = [Registry.load([source]) for source in (*sources, *java_functions(in_java))]
@@ -126,27 +126,43 @@ def check(
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))
                 console.print(text, soft_wrap=True)
                 continue
-            broken_count += sum(result.passed is False for result in results)
-            causes |= {(title, result.cause or result.law) for result in results if result.passed is False}
-            held_count += sum(result.passed is True for result in results)
             if len({result.detail for result in results}) == 1 and results[0].passed is None:
                 text = Text.assemble((title, "italic"), "\n", (f"no law applies: {results[0].detail}", "yellow"))
                 console.print(text, soft_wrap=True)
                 continue
+            outcomes += [(title, result) for result in results]
             results_to_show = [result for result in results if result.passed is False or not quiet]
             if results_to_show:
                 console.print(laws_table(title, results_to_show))
             if not quiet and isinstance(function, Function) and function.capabilities.codec == "pickle":
                 reason = f"its states are pickled: {function.capabilities.codec_reason}. {_PICKLED}"
                 console.print(Text(reason, style="yellow"), soft_wrap=True)
-    if broken_count:
-        console.print(f"{broken_count} broken, by {len(causes)} cause{'s' * (len(causes) > 1)}", style="bold red")
+    if not _print_end(console, outcomes, unchecked_functions):
+        click.get_current_context().exit(EXIT_BROKEN)
+
+
+def _print_end(console: Console, outcomes: list[tuple[str, LawResult]], unchecked_functions: list[str]) -> bool:
+    """Print what came of all laws; return False if one is broken or a function is not checked."""
+    from foldflight.testing.laws import EFFECT
+
+    causes = [(title, result.cause or result.law) for title, result in outcomes if result.passed is False]
+    unchanged_titles = [title for title, result in outcomes if result.law == EFFECT and result.passed is None]
+    if causes:
+        cause_count = len({*causes})
+        console.print(f"{len(causes)} broken, by {cause_count} cause{'s' * (cause_count > 1)}", style="bold red")
     if unchecked_functions:
         console.print(f"not checked: {', '.join(unchecked_functions)}", style="bold red")
-    if broken_count or unchecked_functions:
-        click.get_current_context().exit(EXIT_BROKEN)
-    if held_count:
+    if causes or unchecked_functions:
+        return False
+    if unchanged_titles:
+        end = (
+            f"every law holds, but no row changes the result of {', '.join(unchanged_titles)}: does accumulate or "
+            "get_value lack a `return`?"
+        )
+        console.print(Text(end, style="bold yellow"), soft_wrap=True)
+    elif any(result.passed for _, result in outcomes):
         console.print("every law holds", style="green")
+    return True
 
 
 @contextlib.contextmanager

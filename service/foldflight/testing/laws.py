@@ -62,6 +62,8 @@ EXAMPLES: Final = 100
 _NONE: Final[Known] = MappingProxyType({})
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _RESOURCES = Resources(_SIGNER, accelerator=PROGRAMS)
+EFFECT: Final = "rows change the result"
+"""The law that does not apply to a function whose result no row changes, which `check` says at the end as well."""
 _SCALE = 1000
 _AT_A_TIME: Final = 10
 _FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
@@ -907,7 +909,7 @@ def _tell_interpreted(subject: _Subject) -> str:
 
 LAWS: tuple[Law[_Subject], ...] = (
     Law("rows of NULLs are taken", _always, _needs_nulls),
-    Law("rows change the result", _always, _needs_effect),
+    Law(EFFECT, _always, _needs_effect),
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
     Law("merge of parts", _merge_parts, _needs_merge),

@@ -258,3 +258,21 @@ def test_check_says_that_no_row_changes_the_result(forgets: str) -> None:
         f"no generated row changes the result, {value}: if accumulate or get_value lacks a `return`, add it; if only "
         "some values matter, give them in examples"
     )
+
+
+def test_states_of_the_laws_are_of_no_earlier_class() -> None:
+    """A method that does not find a key has the same error in all laws, also in those that read its states."""
+
+    class Rare:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return {}
+
+        def accumulate(self, counts, value: int) -> None:  # type: ignore[no-untyped-def]
+            counts[value] = value
+
+        def get_value(self, counts) -> int:  # type: ignore[no-untyped-def]
+            return len(counts) and int(counts["rare"])
+
+    broken = [result for result in check_laws(udaf(skip_nulls=True)(Rare), examples=10) if result.passed is False]
+    assert "state stored and loaded" in [result.law for result in broken]
+    assert {result.cause for result in broken} == {"USER_CODE: get_value raised KeyError: 'rare'"}

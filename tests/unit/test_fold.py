@@ -716,6 +716,46 @@ def test_pickles_of_another_key_are_refused() -> None:
     assert outputs(fold_with_new_key) == {0: 2}
 
 
+@pytest.mark.parametrize("isolates", [False, True])
+def test_an_accumulator_of_an_earlier_class_asks_for_migrate(isolates: bool) -> None:
+    """A renamed key is found when a method looks for it, so its error tells that the class may have changed.
+
+    An error of a state that this fold has made, or of another kind, does not.
+    """
+
+    def counts(key: str, missing: Exception | None = None) -> type:
+        def get_value(self: Any, counts: Any) -> int:
+            if missing is not None and key not in counts:
+                raise missing
+            return int(counts[key])
+
+        def accumulate(self: Any, counts: Any, value: int) -> None:
+            counts["times" if value else "none"] = value
+
+        members = {"create_accumulator": lambda self: {}, "accumulate": accumulate, "get_value": get_value}
+        return udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged")(type("Counts", (), members))
+
+    def message(function: type, states: pa.RecordBatch | None) -> str:
+        fold = new_fold(BAGGED, functions=[function], signer=SIGNER, isolates=isolates)
+        if states is None:
+            fold.fold(chunk((0, INSERT, 1)))
+        else:
+            fold.merge_states(states)
+        if isolates:
+            return str(fold.collect().column("error")[0].as_py()["message"])
+        with pytest.raises(FunctionError) as excinfo:
+            fold.collect()
+        return excinfo.value.message
+
+    states = bag_state(counts("times"))
+    assert message(counts("stamps"), states) == (
+        "get_value raised KeyError: 'stamps'; it has read pickled states: if the class was changed after they were "
+        "written, raise its version and define migrate"
+    )
+    assert message(counts("stamps"), None) == "get_value raised KeyError: 'stamps'"
+    assert message(counts("stamps", ValueError("none")), states) == "get_value raised ValueError: none"
+
+
 def test_pickles_need_a_key() -> None:
     """Without a key a function whose states are pickled is refused, with the remedies."""
     with pytest.raises(RejectedError, match=r"FOLDFLIGHT_STATE_KEYS.*annotate") as excinfo:

@@ -29,6 +29,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.extensions import Extension
 from foldflight.fold.aggregate.bound_calls import BoundCall, bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.interpreter import CLASS_CHANGED
 from foldflight.fold.aggregate.state_codecs import StateCodec, state_codec
 from foldflight.fold.mode import Mode
 from foldflight.fold.pickles import StateSigner
@@ -1068,4 +1069,5 @@ def _outcome(holds: Callable[[Sequence[Drawn]], str | None], inputs: Sequence[Dr
         return holds(inputs), ""
     except FoldflightError as error:
         error.slot = None  # the rows tell the place; only laws know slots
+        error.message = error.message.removesuffix(CLASS_CHANGED)  # it wrote all states itself
         return str(error), f"{error.code}: {error.message}"

@@ -20,7 +20,13 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.readonly_proof import ReadFacts, is_harmless
-from foldflight.fold.aggregate.state_codecs import StateOrigin, TypedCodec, UnconvertibleState, state_codec
+from foldflight.fold.aggregate.state_codecs import (
+    PickledCodec,
+    StateOrigin,
+    TypedCodec,
+    UnconvertibleState,
+    state_codec,
+)
 from foldflight.fold.coroutines import Waits, no_running_values
 from foldflight.fold.failures import Failures, call_if_written, user_failure
 from foldflight.fold.mode import Mode
@@ -53,6 +59,13 @@ _SCALARS: Final = (
 _UNCHANGEABLE: Final = (*_SCALARS, tuple, frozenset)
 _CONTAINERS: Final = (list, dict, set, deque, bytearray)
 _SHARED_MEMBERS_MAX: Final = 1000
+# What methods raise if an accumulator has not the keys, attributes or members that they expect.
+_OF_ANOTHER_FORM: Final = (KeyError, AttributeError, IndexError, TypeError)
+CLASS_CHANGED: Final = (
+    "; it has read pickled states: if the class was changed after they were written, raise its version and define "
+    "migrate"
+)
+"""What is added to the error of a method that does not find in an accumulator what it expects."""
 EMPTY: Final = object()
 """Takes the place of the accumulator in an empty slot."""
 
@@ -121,6 +134,7 @@ class InterpretedAccumulators(GroupsAccumulator):
         self.signer = signer
         self._accumulators: MutableSequence[Any] = []
         self._present = np.zeros(0, np.bool_)
+        self._has_read_states = False
         self._shared: _SharedObjects | None = None
         # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
@@ -238,12 +252,18 @@ class InterpretedAccumulators(GroupsAccumulator):
         self._fail(self._failure_of(method_name, error), error, slot, row)
 
     def _failure_of(self, method_name: str, error: BaseException) -> FunctionError:
-        """Return the error for an exception in a method, which says so if the accumulator was None from the start."""
+        """Return the error for an exception in a method, with what may be wrong with the accumulator.
+
+        It says so if the accumulator was None from the start, or if it may be that of an earlier form of the class.
+        """
         failure = error if isinstance(error, FunctionError) else user_failure(self.name, method_name, error)
         if "NoneType" in failure.message:
             with contextlib.suppress(Exception):
                 if self.methods.create_accumulator() is None:
                     failure.message += "; create_accumulator returned None: does it lack a return?"
+                    return failure
+        if self._has_read_states and isinstance(self.codec, PickledCodec) and isinstance(error, _OF_ANOTHER_FORM):
+            failure.message += CLASS_CHANGED
         return failure
 
     def _fail(self, failure: FunctionError, error: BaseException, slot: int, row: str | None = None) -> None:
@@ -356,6 +376,7 @@ class InterpretedAccumulators(GroupsAccumulator):
         return exact_types(self.bound.result_type) is None and not is_vector(self.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
+        self._has_read_states = True
         try:
             accumulators = self.codec.decode(states)
         except UnconvertibleState as unfit:

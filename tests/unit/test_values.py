@@ -198,6 +198,37 @@ def test_a_nested_row_that_does_not_fit_is_named(type_: str, values: list[Any], 
     assert excinfo.value.index == index
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "message"),
+    [
+        (
+            "MAP<STRING, BIGINT>",
+            {"EUR": 1, None: 0},
+            "a MAP with the key None, and keys cannot be NULL; leave it out, or use another key",
+        ),
+        ("MAP<BIGINT, STRING>", {"x": "y"}, "a MAP with the key 'x' (str), which does not fit BIGINT"),
+        ("MAP<STRING, BIGINT>", {"x": "y"}, "a MAP with the value 'y' (str), which does not fit BIGINT"),
+        (
+            "STRUCT<name STRING, counts ARRAY<INT>>",
+            ("total", [1, "x"]),
+            "a STRUCT whose counts is an ARRAY with the item 'x' (str), which does not fit INT",
+        ),
+        (
+            "ARRAY<STRUCT<n TINYINT>>",
+            [{"n": 300}],
+            "an ARRAY with the item a STRUCT whose n is 300 (int), which does not fit TINYINT; declare INT or BIGINT",
+        ),
+        ("STRUCT<counts ARRAY<INT>>", {"counts": 3}, "a STRUCT whose counts is 3 (int), which does not fit ARRAY<INT>"),
+    ],
+)
+def test_the_place_in_a_nested_value_is_named(type_: str, value: Any, message: str) -> None:
+    """The message says which part does not fit; a key that is None has a message of its own."""
+    with pytest.raises(CastError) as excinfo:
+        cast_results([value], parse_type(type_))
+    assert str(excinfo.value) == message
+    assert excinfo.value.code == ("OVERFLOW" if "300" in message else "RESULT_TYPE")
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 # Arrow 15 knows no offsets.
 @pytest.mark.parametrize("zone", [None, "UTC", *(["+02:30"] if JSON else []), "Europe/Berlin"])

@@ -799,17 +799,69 @@ def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     if is_vector(type_):
         return lambda value: _vector_item(value, type_)
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        item = _optional(_caster(type_.value_type))
-        return lambda value: [item(each) for each in _iterable(value, type_)]
+        return _array_caster(type_)
     if kinds.is_map(type_):
-        key, entry = _caster(type_.key_type), _optional(_caster(type_.item_type))
-        return lambda value: [(key(_plain(k)), entry(v)) for k, v in _pairs(value, type_)]
+        return _map_caster(type_)
     if kinds.is_struct(type_):
-        fields = [(field.name, _optional(_caster(field.type))) for field in type_]
-        return lambda value: {
-            name: cast(each) for (name, cast), each in zip(fields, _members(value, type_), strict=True)
-        }
+        return _struct_caster(type_)
     return lambda value: value
+
+
+def _array_caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    item = _optional(_caster(type_.value_type))
+
+    def cast(value: Any) -> list[Any]:
+        items = _iterable(value, type_)
+        try:
+            return [item(each) for each in items]
+        except (OverflowError, ValueError, TypeError) as error:
+            raise _error_within("an ARRAY with the item", error) from None
+
+    return cast
+
+
+def _map_caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    key, entry = _caster(type_.key_type), _optional(_caster(type_.item_type))
+
+    def cast(value: Any) -> list[tuple[Any, Any]]:
+        entries = _pairs(value, type_)
+        pairs = []
+        place = "key"
+        try:
+            for k, v in entries:
+                place = "key"
+                if k is None:
+                    raise TypeError("None, and keys cannot be NULL; leave it out, or use another key")
+                cast_key = key(_plain(k))
+                place = "value"
+                pairs.append((cast_key, entry(v)))
+        except (OverflowError, ValueError, TypeError) as error:
+            raise _error_within(f"a MAP with the {place}", error) from None
+        return pairs
+
+    return cast
+
+
+def _struct_caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    fields = [(field.name, _optional(_caster(field.type))) for field in type_]
+
+    def cast(value: Any) -> dict[str, Any]:
+        members = _members(value, type_)
+        cast_members = {}
+        name = ""
+        try:
+            for (name, cast_member), each in zip(fields, members, strict=True):
+                cast_members[name] = cast_member(each)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise _error_within(f"a STRUCT whose {name} is", error) from None
+        return cast_members
+
+    return cast
+
+
+def _error_within(place: str, error: Exception) -> OverflowError | TypeError:
+    """Return the error for a part of a nested value, with the place of the part in front."""
+    return (OverflowError if isinstance(error, OverflowError) else TypeError)(f"{place} {error}")
 
 
 def _vector_item(value: Any, type_: pa.DataType) -> Any:

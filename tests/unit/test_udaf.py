@@ -224,6 +224,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "retract differs": ({"retract": lambda self, a: None}, {}, r"\.retract.* does not take 1 arguments"),
     "merge of one": ({"merge": lambda self, a: None}, {}, r"\.merge.*; write merge\(self, accumulator, other\)"),
     "unknown type": ({}, {"input_types": ["BIGINTT"]}, "input_types: 'BIGINTT' is not a type"),
+    "type without values": ({}, {"input_types": ["MAP<STRING>"]}, "expected ',' after 'MAP < STRING'"),
     "unknown result": ({}, {"result_type": "FOO"}, "result_type: 'FOO' is not a type"),
     "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
     "one type of PySpark, no list": ({}, {"input_types": LongType()}, r"write a list: input_types=\[LongType\(\)\]"),

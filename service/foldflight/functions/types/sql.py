@@ -169,7 +169,8 @@ class _Parser:
     def take(self, expected: str | None = None) -> str:
         token = self.peek()
         if not token or (expected is not None and token.upper() != expected):
-            raise self.error(f"expected {expected or 'a name'} after {' '.join(self.tokens[: self.at]) or 'nothing'!r}")
+            missing = "a name" if expected is None else repr(expected)
+            raise self.error(f"expected {missing} after {' '.join(self.tokens[: self.at]) or 'nothing'!r}")
         self.at += 1
         return token
 

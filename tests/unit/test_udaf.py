@@ -245,6 +245,21 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "does not declare the type of value; annotate it",
     ),
+    "untyped arguments": (
+        {"accumulate": lambda self, a, shop, value, day: None},
+        {},
+        r"accumulate does not declare the types of shop, value and day; annotate them, or .*input_types=\[...\]\)\n",
+    ),
+    "untyped argument and result": (
+        {"accumulate": lambda self, a, shop: None, "get_value": lambda self, a: 1},
+        {},
+        r"type of shop, nor get_value that of the result; annotate them, or .*input_types=\[...\], result_type=...\)\n",
+    ),
+    "untyped argument, typed result": (
+        {"accumulate": lambda self, a, shop: None, "get_value": lambda self, a: 1},
+        {"result_type": "INT"},
+        r"accumulate does not declare the type of shop; annotate it, or give @udaf\(input_types=\[...\]\)\n",
+    ),
     "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not declare the type of the result"),
     "a coroutine": (
         {"accumulate": _later},

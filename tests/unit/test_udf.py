@@ -107,6 +107,8 @@ def annotated(column: pd.Series) -> pd.Series:
         ),
         (lambda: udf(input_types=["INTT"], result_type="INT", name="f")(lambda x: x), "INTT is unknown"),
         (lambda: udf(input_types=["INT"], name="f")(lambda x: x), "does not declare the type of the result"),
+        (lambda: udf(name="f")(lambda x, y: x), r"does not declare the types of x, y and the result; annotate them"),
+        (lambda: udf(result_type="INT", name="f")(lambda x: x), r"does not declare the type of x; annotate it"),
         (lambda: udf(input_types=["INT"], result_type="T", name="f")(lambda x: x), "type variable T"),
         (
             lambda: udf(vectorised="polars", input_types=["INT"], result_type="INT", name="f")(lambda x: x),  # type: ignore[call-overload]

@@ -175,8 +175,14 @@ class SignatureBuilder(ABC):
         """Return whether all methods take the first `count` arguments without the others, which have defaults."""
         return count >= 0
 
-    def inputs(self, input_types: Inputs | None) -> Any:
-        """Return the declared types of the arguments, from the decorator or from annotations."""
+    def inputs(self, input_types: Inputs | None, *, has_result: bool = True) -> Any:
+        """Return the declared types of the arguments, from the decorator or from annotations.
+
+        Args:
+            input_types: The types that the decorator declares.
+            has_result: Whether the result needs no annotation. If it has none and needs one, the error for arguments
+                without types says so, too.
+        """
         if input_types is not None:
             if isinstance(input_types, (str, pa.DataType)) or is_spark_type(input_types) or _is_annotation(input_types):
                 type_text = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
@@ -186,15 +192,25 @@ class SignatureBuilder(ABC):
             return tuple(self.check_type("input_types", each) for each in input_types)
         method, where = self.argument_method()
         hints = self.hints(method)
-        types = []
-        for parameter in self.argument_parameters():
-            if parameter.name not in hints:
-                raise self.error(
-                    f"{where} does not declare the type of {parameter.name}",
-                    f"annotate it, or give {self.decorator}(input_types=[...])",
-                )
-            types.append(self.infer_type(hints[parameter.name], f"{where}, argument {parameter.name}"))
-        return tuple(types)
+        names = [parameter.name for parameter in self.argument_parameters()]
+        undeclared_names = [name for name in names if name not in hints]
+        if undeclared_names:
+            raise self._error_without_types(undeclared_names, has_result=has_result)
+        return tuple(self.infer_type(hints[name], f"{where}, argument {name}") for name in names)
+
+    def _error_without_types(self, names: list[str], *, has_result: bool) -> RejectedError:
+        """Return the error for arguments without annotations, and for the result if it needs one and has none."""
+        (_, where), (method, result_where) = self.argument_method(), self.result_method()
+        lacks_result = not has_result and "return" not in self.hints(method)
+        if lacks_result and where == result_where:
+            names = [*names, "the result"]
+        text = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        wrong = f"{where} does not declare the type{'s' * (len(names) > 1)} of {text}"
+        if lacks_result and where != result_where:
+            wrong += f", nor {result_where.removeprefix('.')} that of the result"
+        options = f"input_types=[...]{', result_type=...' * lacks_result}"
+        pronoun = "them" if lacks_result or len(names) > 1 else "it"
+        return self.error(wrong, f"annotate {pronoun}, or give {self.decorator}({options})")
 
     def result(self, result_type: Declared | None) -> Any:
         """Return the declared type of the result, from the decorator or from an annotation."""

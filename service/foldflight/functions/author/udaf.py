@@ -396,7 +396,7 @@ class _Builder(SignatureBuilder):
         self.check_names()
         self.check_vectorised()
         self.check_inherited()
-        inputs = self.inputs(input_types)
+        inputs = self.inputs(input_types, has_result=result_type is not None)
         self.check_parameters(None if callable(inputs) else len(inputs))
         serializer, reason = self.serializer()
         accumulator = self.accumulator_annotation()
@@ -715,13 +715,13 @@ class _Builder(SignatureBuilder):
                 return False
         return True
 
-    def inputs(self, input_types: Inputs | None) -> Any:
+    def inputs(self, input_types: Inputs | None, *, has_result: bool = True) -> Any:
         if self.is_bundled_alone and input_types is None:
             raise self.error(
                 " has fold_bundle but no accumulate, so no method declares its arguments",
                 "give their types: @udaf(input_types=[...])",
             )
-        return super().inputs(input_types)
+        return super().inputs(input_types, has_result=has_result)
 
     def result(self, result_type: Declared | None) -> Any:
         if not self.is_bundled_alone or result_type is not None:
@@ -866,11 +866,11 @@ class _AdaptedBuilder(_Builder):
         static = isinstance(inspect.getattr_static(self.cls, self.row.name), staticmethod)
         return self.parameters_after(len(self.row.before) + (0 if static else 1))
 
-    def inputs(self, input_types: Inputs | None) -> Any:
+    def inputs(self, input_types: Inputs | None, *, has_result: bool = True) -> Any:
         if isinstance(input_types, (list, tuple)):
             input_types = [self.adapter.type_of(each) for each in input_types]
         if input_types is not None or self.row.row == "each":
-            return super().inputs(input_types)
+            return super().inputs(input_types, has_result=has_result or self.adapter.result is not None)
         method, where = self.argument_method()
         hint = self.hints(method).get(self.row_name())
         members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()

@@ -156,7 +156,7 @@ def scalar_of(
     )
     return builder.of_both_kinds(
         lambda: builder.scalar_function(
-            builder.inputs(input_types),
+            builder.inputs(input_types, has_result=result_type is not None),
             builder.result(result_type),
             version=version,
             skip_nulls=skip_nulls,

@@ -1,6 +1,7 @@
 """Accumulators without annotations in compiled code: states are the interpreter's pickles, byte for byte."""
 
 import math
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from decimal import Decimal
@@ -850,17 +851,17 @@ def test_only_merge_is_interpreted(value: int, mode: str, hot: Programs) -> None
         (StartsWithNan, "its accumulator has the key NaN at first"),
         (
             Misjudged,
-            "it is a Counter at first, and compiled as Counter[str] unless you annotate it; the key of [] is int",
+            "the key of [] is int, and text is annotated; it is a Counter at first, and taken for Counter[str] unless",
         ),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_types_that_are_not_certain_are_interpreted(cls: Any, why: str) -> None:
-    """The reason tells what to write."""
+    """The reason tells what to write. What is certain comes first, and a guess at the types after it."""
     bound = bound_of(cls)
     result = Programs(hot_rows=0).program(bound, bound.instantiate())
     assert isinstance(result, NoProgram)
-    assert why in result.reason
+    assert why in re.sub(r" \(\w+\.py:\d+\)", "", result.reason)
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ class Kernels:
         except (Unsupported, NumbaError) as error:
             method = _METHODS_OF_LOOPS.get(name.removesuffix("_nulls"), "accumulate")
             guess = "" if method == "get_value" else self.plan.guess
-            refusal = Unsupported(guess + reason_of(error, line_of(self.plan.methods[method])))
+            refusal = Unsupported(reason_of(error, line_of(self.plan.methods[method])) + guess)
             if stored_loop is not None:
                 stored_loop.refuse(refusal.reason)
             raise refusal from error

@@ -121,8 +121,7 @@ class UntypedAccumulators:
 
     Args:
         root: The accumulator: an object, or the field `value` if it is a number or a container.
-        guess: A text for the beginning of the reason why code cannot be compiled, if the types in a container are a
-            guess.
+        guess: A text for the end of the reason why code cannot be compiled, if the types in a container are a guess.
     """
 
     root: RecordField | Part
@@ -438,7 +437,7 @@ class _Inference:
 
     Attributes:
         missing: By path, why a type is unknown.
-        guesses: Texts for the beginning of a reason that a guess may have caused.
+        guesses: Texts for the end of a reason that a guess may have caused.
         made: By path, the class of the containers that a defaultdict makes.
     """
 
@@ -563,9 +562,7 @@ class _Inference:
         if None in annotated_elements and not value:
             names = ", ".join(map(_name_of_element, parts[: 1 if cls is Counter else 2]))
             name = cls.__name__
-            self.guesses.append(
-                f"{label} is a {name} at first, and compiled as {name}[{names}] unless you annotate it; "
-            )
+            self.guesses.append(f"; {label} is a {name} at first, and taken for {name}[{names}] unless you annotate it")
         special = cls if cls in CONTAINERS else None
         return Contents(shape, parts[0], parts[1] if shape == "dict" else None, special, getattr(value, "maxlen", None))
 

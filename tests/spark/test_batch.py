@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from foldflight import connect
 from foldflight.functions import Call
 from foldflight.spark import group_by, grouping, over
+from foldflight.spark.batch import Text
 from tests.spark.conftest import PARTITIONS
 from tests.spark.spark_functions import Median, WeightedAvg
 
@@ -141,7 +142,7 @@ def test_equal_calls_are_computed_once(spark: Any, functions: Any, capsys: pytes
     query = group_by(df, "k").plan_query(a=total, n=count(), c=total)
     assert query.is_text
     items = [("k", "k"), ("a", "x.y"), ("n", "n"), ("c", "c")]
-    statement = query.text("SELECT * FROM equal_calls", items)
+    statement = query.text(Text("SELECT * FROM equal_calls"), items)
     assert sorted(map(tuple, spark.sql(statement).select("k", "`x.y`", "n", "c").collect())) == [
         (1, 12, 2, 12),
         (2, 9, 1, 9),

@@ -57,6 +57,30 @@ def test_where_of_what_spark_aggregates_is_analysed_once(
 
 
 @pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("SELECT k, {}(v) AS s FROM hav GROUP BY k", 2),
+        ("SELECT k, {}(v * 2) AS s FROM hav JOIN VALUES ('one', 5) AS t(k, w) USING (k) GROUP BY k", 2),
+        # Several columns of a name, one that differs in case, and constants that are names of columns, too.
+        ("SELECT t.k, {}(t.v) AS s FROM hav JOIN hav AS t ON hav.k = t.k GROUP BY t.k", 3),
+        ("SELECT K, {}(v) AS s FROM hav GROUP BY K", 3),
+        ("SELECT {}(1) AS s FROM (SELECT 5 AS `1`)", 3),
+        ("SELECT k, {}(true) AS s FROM (SELECT false AS `true`, k FROM hav) GROUP BY k", 3),
+        ("SELECT k, {}(`1`) AS s FROM (SELECT 5 AS `1`, k FROM hav) GROUP BY k", 2),
+    ],
+)
+def test_columns_stand_beside_items_where_no_two_have_one_name(
+    db: Any, questions: list[str], query: str, asked: int
+) -> None:
+    """Spark tells all columns of the rows with the items, and those that are columns of one name are these."""
+    name = "every" if "true" in query else "sum"
+    actual = sql(db, query.format(f"my_{name}"))
+    assert len(questions) == asked
+    expected = db.sql(query.format(name))
+    assert (rows(actual), types(actual)) == (rows(expected), types(expected))
+
+
+@pytest.mark.parametrize(
     ("source", "asked"),
     [
         ("(SELECT k, v FROM hav WHERE v > 0)", 2),

@@ -10,6 +10,7 @@ mean. What maps, filters or joins each change by itself is a changelog again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from pyspark.sql import types as st
 from foldflight.functions import Registry
 from foldflight.spark.columns import quote_name
 from foldflight.spark.rowkinds import kinds_in, unset_kinds_message
+from foldflight.spark.scans.predicate import NO_COLUMNS
 from foldflight.sql.analysis import PLANNING_ERRORS, Analysis, KindsBelow
 from foldflight.sql.blocks import SETS, Block, ParsedQuery, insert_in
 from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in
@@ -74,6 +76,7 @@ _COLUMNS_BELOW: Final = "foldflight columns below"
 _ALIAS_MAX: Final = 3  # tokens from the parenthesis behind a query to the end of its alias: `) AS t`
 _LIMITS: Final = ("LIMIT", "OFFSET", "TABLESAMPLE")
 _LEAVES_OUT: Final = "the SELECT, which leaves it out,"
+_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIDES: Final = frozenset(["INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "NATURAL"])
 _AFTER_RELATIONS: Final = _SIDES | {"JOIN", "ON", "USING", ",", "PIVOT", "UNPIVOT"}
 
@@ -102,31 +105,36 @@ def read_checked_rows(
     options: Mapping[str, Any],
     read_rows: Callable[[str], DataFrame],
     edits: Edits | None = None,
+    items: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the rows of a block, and all its columns in `ALL_COLUMNS`, which Spark analyses in the same step.
+    """Return the rows of a block, and all its columns, which Spark analyses in the same step.
+
+    These are in `ALL_COLUMNS`. With `items` they stand beside the items if no two have one name, without the items
+    that would be such a column again: Spark takes a third less for this.
 
     Args:
         analysis: The statement.
         block: The block.
         options: The options of the statement.
-        read_rows: Returns the rows, given the text of a further item.
+        read_rows: Returns the rows, given the text of a further item; with `items`, given all of them.
         edits: The edits with which they are read. They get an item for the kinds of the block below
             (`Analysis.kinds_below`), if they are given.
+        items: The texts of the items by their names.
 
     Raises:
         SqlError: If the rows have kinds, and no option `row_kind` says what these mean; or if they have kinds of
             several changelogs, which a join has made.
     """
     if ("row_kind" in options and options["row_kind"] is None) or "FROM" not in block.clauses:
-        return read_rows("")
+        return read_rows("" if items is None else _listed(items))
     below = None if edits is None else analysis.kinds_below.get(block.span)
     if edits is not None and below is not None:
         edits.insert(below.items_end, f", struct(*) AS {quote_name(_COLUMNS_BELOW)}")
-    rows = read_rows(f", struct(*) AS {quote_name(ALL_COLUMNS)}")
+    rows, columns = _rows_and_columns(read_rows, items)
     if below is not None:
-        below.check(_kinds_among(_fields_of(rows.schema[ALL_COLUMNS], _COLUMNS_BELOW)))
+        below.check(_kinds_among(_fields_of(columns, _COLUMNS_BELOW)))
         del analysis.kinds_below[block.span]  # only now: if Spark refuses the rows, it is asked for the kinds alone
-    kinds_by_name = _kinds_of(rows)
+    kinds_by_name = _kinds_among(columns)
     if "row_kind" not in options:
         remedy = (
             "give sql the option row_kind='{name}', so that they retract, or row_kind=None to aggregate the changes "
@@ -359,8 +367,8 @@ class _Search:
 
     def _kinds(self, query: ParsedQuery, sql: str) -> list[tuple[str, str]]:
         """Return the columns of kinds of the rows behind FROM. Raises what Spark refuses."""
-        rows = f"SELECT struct(*) AS {quote_name(ALL_COLUMNS)} FROM {sql}"
-        return _kinds_of(self.analysis.df(self.analysis.seeing(query, query.span.stop, rows, self.edits)))
+        rows = f"SELECT * FROM {sql}"
+        return _kinds_among(self.analysis.df(self.analysis.seeing(query, query.span.stop, rows, self.edits)).schema)
 
     def _reader_of(self, query: ParsedQuery, block: Block) -> Block | None:
         """Return the block with aggregates of foldflight that reads the rows of this one as they are, and no others."""
@@ -635,15 +643,40 @@ def _names(analysis: Analysis, span: Span, inner: Collection[ParsedQuery]) -> se
     return {text.tokens[index].name.casefold() for index in span.indexes if index not in skip}
 
 
-def _kinds_of(rows: DataFrame) -> list[tuple[str, str]]:
-    """Return the columns of row kinds among `ALL_COLUMNS`, each with what its rows are; several may have one name."""
-    return _kinds_among(_fields_of(rows.schema[ALL_COLUMNS]))
+def _rows_and_columns(
+    read_rows: Callable[[str], DataFrame], items: Mapping[str, str] | None
+) -> tuple[DataFrame, list[st.StructField]]:
+    """Return the rows of `read_checked_rows`, and all columns of the block."""
+    if items is not None:
+        computed_items = {name: text for name, text in items.items() if not _is_column(text, name)}
+        rows = read_rows(_listed({**computed_items, "*": "*"}))
+        names = rows.columns
+        folded_names = [name.casefold() for name in names]
+        # Another name may be ambiguous, or that of a column which `*` leaves out: Spark is asked for its column.
+        is_clear = all(name in names and folded_names.count(name.casefold()) == 1 for name in items)
+        # `group_by` refuses rows with the kinds of several changelogs, of which the items may have one.
+        if is_clear and len(_kinds_among(rows.schema)) <= 1:
+            return rows, list(rows.schema)[len(computed_items) :]
+    in_struct = f", struct(*) AS {quote_name(ALL_COLUMNS)}"
+    rows = read_rows(in_struct if items is None else _listed(items) + in_struct)
+    return rows, _fields_of([rows.schema[ALL_COLUMNS]], ALL_COLUMNS)
 
 
-def _fields_of(column: st.StructField, *path: str) -> list[st.StructField]:
-    """Return the members of a struct, or of its member with a path."""
-    fields = column.dataType.fields if isinstance(column.dataType, st.StructType) else []
-    return [more for each in fields if each.name == path[0] for more in _fields_of(each, *path[1:])] if path else fields
+def _is_column(text: str, name: str) -> bool:
+    """Return whether an item is a column that keeps its name, and no constant and no call without parentheses."""
+    is_word = _WORD.fullmatch(text) is not None and text.lower() not in NO_COLUMNS
+    return text == quote_name(name) or (text == name and is_word)
+
+
+def _listed(items: Mapping[str, str]) -> str:
+    """Return items of a SELECT, given their texts by their names."""
+    return ", ".join(text if text == "*" else f"{text} AS {quote_name(name)}" for name, text in items.items())
+
+
+def _fields_of(columns: Iterable[st.StructField], name: str) -> list[st.StructField]:
+    """Return the members of the structs among columns with a name."""
+    types = [each.dataType for each in columns if each.name == name]
+    return [member for each in types if isinstance(each, st.StructType) for member in each]
 
 
 def _kinds_among(columns: Iterable[st.StructField]) -> list[tuple[str, str]]:

@@ -432,7 +432,7 @@ class BlockFold:
         """
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
-        select = [f"{key.sql} AS {quote_name(key.name)}" for key in keys if key.window is None]
+        select = {key.name: key.sql for key in keys if key.window is None}
         table = self._table()
         bounds = {key.path[-1] for key in keys if key.window is not None}
         if table is not None and not table.has_equivalent and bounds != {WINDOW_START, WINDOW_END}:
@@ -441,26 +441,28 @@ class BlockFold:
             if table is not None:
                 edits = edits.copy()
                 edits.replace(table.span, edits.render(table.relation))
-                select.append(f"{text.slice(table.time)} AS {quote_name(TIME)}")
+                select[TIME] = text.slice(table.time)
             else:
-                select.append(f"{edits.render(self._time(keys))} AS {quote_name(TIME)}")
+                select[TIME] = edits.render(self._time(keys))
         if row_kind := self.options.get("row_kind"):
-            select.append(f"{quote_name(row_kind)} AS `row_kind`")
+            select["row_kind"] = quote_name(row_kind)
         arguments = _Arguments(self.analysis, edits, self._names)
         aggregates: dict[str, Aggregate] = {}
         for call, output in uses.items():
             if output not in aggregates:
                 aggregates[output] = self._aggregate(call, partial(arguments.column, call))
-        select += arguments.select()
+        select |= arguments.select()
         if len({id(each.transport) for each in aggregates.values()}) > 1:
             raise UnsupportedError("its functions come from several connections")
-        items = ", ".join(select) or "1 AS one"
+        select = select or {"one": "1"}
+        items = [f"{sql} AS {quote_name(name)}" for name, sql in select.items()]
         source = SqlText(
-            analysis.rows_of(self.block, items, edits),
+            analysis.rows_of(self.block, ", ".join(items), edits),
             analysis.source_of(self.block, edits),
             {} if bounds or self.block.hints else self._expressions(keys, arguments),
         )
         self._is_filtered = bool(bounds) or not self._may_be_text(aggregates.values())
+        before = ", ".join(items) if bounds else ""  # windows get columns of their own, with names of any others
         try:
             of_types = edits.copy()
             rows = read_checked_rows(
@@ -468,9 +470,10 @@ class BlockFold:
                 self.block,
                 self.options,
                 lambda more: self.df_of(
-                    analysis.rows_of(self.block, items + more, of_types, filtered=self._is_filtered)
+                    analysis.rows_of(self.block, before + more, of_types, filtered=self._is_filtered)
                 ),
                 of_types,
+                None if bounds else select,
             )
         except SPARK_ERRORS as error:
             self._refuse_row_kind()
@@ -482,7 +485,7 @@ class BlockFold:
             rows, {output: (calls[output], use) for output, use in aggregates.items()}
         )
         if not casts:
-            self._scan = self._scan_of(source.sql, rows, select)
+            self._scan = self._scan_of(source.sql, rows, items)
             return source, rows, fitted_aggregates
         return source.selectExpr("*", *casts), rows.selectExpr("*", *casts), fitted_aggregates
 
@@ -512,7 +515,7 @@ class BlockFold:
         names = frozenset(use.function.name for use in aggregates)
         return names not in self.analysis.catalog.folded_together and not self.query.may_be_correlated(text)
 
-    def _scan_of(self, source: str, rows: DataFrame, select: Sequence[str]) -> Scan | None:
+    def _scan_of(self, source: str, rows: DataFrame, items: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
         span = self.block.clauses.get("FROM")
         if span is None or len(span.indexes) != 1 or self.block.hints or self.is_streaming:
@@ -520,11 +523,10 @@ class BlockFold:
         if self.analysis.seeing(self.query, self.block.span.start, source, self.edits) != source:
             return None  # a common table expression has the name
         view = view_of(rows.sparkSession, self.analysis.text.tokens[span.start].name)
-        items = [_PLAIN_ITEM.fullmatch(item) for item in select]
-        if view is None or not items:
+        if view is None:
             return None
         names = {}
-        for item in items:
+        for item in map(_PLAIN_ITEM.fullmatch, items):
             if item is None or (item[1] or item[2]) not in view.columns or (item[1] or "").lower() in NO_COLUMNS:
                 return None
             names[item[3].replace("``", "`")] = item[1] or item[2]
@@ -773,23 +775,21 @@ class _Arguments:
         columns = self._columns.items()
         return {name: sql if self._text.path(self._spans[sql]) else f"({sql})" for sql, name in columns}
 
-    def select(self) -> list[str]:
-        """Return the items of SELECT."""
+    def select(self) -> dict[str, str]:
+        """Return the items of SELECT by their names."""
         guard_columns = dict.fromkeys(each for guards in self._guards.values() for each in sorted(guards))
         # A column of the rows would come before an item of its name.
         taken_names = names_in(self._text.text) if guard_columns else ()
-        names = (
-            quote_name(name) for number in count() if (name := f"foldflight condition {number}") not in taken_names
-        )
-        conditions = dict(zip(guard_columns, names, strict=False))
-        items = [f"{sql} AS {name}" for sql, name in conditions.items()]
+        names = (name for number in count() if (name := f"foldflight condition {number}") not in taken_names)
+        items = dict(zip(names, guard_columns, strict=False))
+        conditions = {sql: quote_name(name) for name, sql in items.items()}
         for sql, name in self._columns.items():
             holds = " OR ".join(f"CAST({conditions[each]} AS BOOLEAN)" for each in sorted(self._guards[sql]))
             value = conditions.get(sql, sql)
             if holds:
                 within = guard_calls(self._analysis, self._edits, self._spans[sql], f"({holds})")
                 value = f"CASE WHEN {holds} THEN {within} END"
-            items.append(f"{value} AS {quote_name(name)}")
+            items[name] = value
         return items
 
 

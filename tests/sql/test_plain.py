@@ -80,6 +80,15 @@ def test_columns_stand_beside_items_where_no_two_have_one_name(
     assert (rows(actual), types(actual)) == (rows(expected), types(expected))
 
 
+def test_spark_is_asked_once_whether_rows_are_a_stream(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a call of Java."""
+    cls = type(db.table("hav"))
+    is_streaming, asked = cls.isStreaming.fget, []
+    monkeypatch.setattr(cls, "isStreaming", property(lambda df: asked.append(df) or is_streaming(df)))
+    sql(db, "SELECT k, my_sum(v) AS s FROM hav GROUP BY k ORDER BY s")
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "asked"),
     [

@@ -169,6 +169,7 @@ class BlockFold:
     functions: FunctionHandle | None = None
     _names: _Names = field(default_factory=_Names)
     _is_streaming: bool | None = None
+    _analysed_rows: DataFrame | None = None
     _is_filtered: bool = True  # whether the analysed rows have passed WHERE
     _scan: Scan | None = None
 
@@ -384,7 +385,9 @@ class BlockFold:
     @property
     def is_streaming(self) -> bool:
         """Whether the block reads a stream."""
-        if self._is_streaming is None:
+        if self._is_streaming is None and self._analysed_rows is not None:
+            self._is_streaming = self._analysed_rows.isStreaming
+        elif self._is_streaming is None:
             table = self._table()
             if table is None:
                 sql = self.analysis.below(self.query, self.block, "1", self.edits)
@@ -478,7 +481,7 @@ class BlockFold:
         except SPARK_ERRORS as error:
             self._refuse_row_kind()
             raise UnsupportedError(f"Spark refuses its rows: {spark_message(error)}") from None
-        self._is_streaming = rows.isStreaming
+        self._analysed_rows = rows
         self._check_compared(rows, uses, aggregates)
         calls = {output: call for call, output in uses.items()}
         casts, fitted_aggregates = self._cast_items(
@@ -518,13 +521,13 @@ class BlockFold:
     def _scan_of(self, source: str, rows: DataFrame, items: Sequence[str]) -> Scan | None:
         """Return the scan with the rows of the block, if it reads only columns of the view of one."""
         span = self.block.clauses.get("FROM")
-        if span is None or len(span.indexes) != 1 or self.block.hints or self.is_streaming:
+        if span is None or len(span.indexes) != 1 or self.block.hints:
+            return None
+        view = view_of(rows.sparkSession, self.analysis.text.tokens[span.start].name)
+        if view is None or self.is_streaming:
             return None
         if self.analysis.seeing(self.query, self.block.span.start, source, self.edits) != source:
             return None  # a common table expression has the name
-        view = view_of(rows.sparkSession, self.analysis.text.tokens[span.start].name)
-        if view is None:
-            return None
         names = {}
         for item in map(_PLAIN_ITEM.fullmatch, items):
             if item is None or (item[1] or item[2]) not in view.columns or (item[1] or "").lower() in NO_COLUMNS:
@@ -661,15 +664,16 @@ class BlockFold:
         window = next((key.window for key in keys if key.window is not None), None)
         if window is not None:
             options["window"] = window
-        if not self.is_streaming:
-            options.pop("emit", None)
-        elif options.get("plan") == "fold":
+        # `group_by` asks Spark whether rows are a stream. Here it is only asked where that decides something before.
+        if "emit" in options and not self.is_streaming:
+            options.pop("emit")
+        elif options.get("plan") == "fold" and self.is_streaming:
             options.pop("plan")
         if options.get("row_kind"):
             options["row_kind"] = "row_kind"
-        if self.is_streaming and options.get("emit") == "append":
+        if options.get("emit") == "append" and self.is_streaming:
             self._check_closing(rows, keys)
-        if self.is_streaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
+        if "HAVING" in self.block.clauses and options.get("emit", "update") == "update" and self.is_streaming:
             raise self.analysis.text.error(
                 "HAVING over a stream of updates would leave groups in the sink that no longer pass; write EMIT "
                 "CHANGES, EMIT ON WINDOW CLOSE, or filter where the result is read",
@@ -679,6 +683,7 @@ class BlockFold:
         index = self.block.span if window is None else self._window_span(keys)
         try:
             grouped_frame = group_by(self._scan or rows, names, **options)
+            self._is_streaming = grouped_frame.stream is not None
             index = self.block.span
             group_plan = grouped_frame.plan_query(**aggregates)
             if not self._is_filtered and (not group_plan.is_of_spark or group_plan.query.groups is not None):

@@ -90,6 +90,23 @@ def test_spark_is_asked_once_whether_rows_are_a_stream(db: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("argument", "has_cast"),
+    [
+        ("v", False),
+        ("CAST(v AS SMALLINT)", False),
+        ("CAST(v AS DECIMAL(32, 4))", False),
+        ("CAST(v AS DECIMAL(12, 2))", True),
+    ],
+)
+def test_sums_that_have_their_type_are_not_cast(db: Any, questions: list[str], argument: str, has_cast: bool) -> None:
+    """A cast is an expression more, which each rule of Spark's analysis looks at."""
+    query = f"SELECT k, {{}}({argument}) AS s FROM hav GROUP BY k"
+    actual, expected = sql(db, query.format("my_sum")), db.sql(query.format("sum"))
+    assert (rows(actual), types(actual)) == (rows(expected), types(expected))
+    assert (f"AS {types(expected)[1]}) AS `s`" in questions[-1]) is has_cast
+
+
+@pytest.mark.parametrize(
     ("source", "asked"),
     [
         ("(SELECT k, v FROM hav WHERE v > 0)", 2),

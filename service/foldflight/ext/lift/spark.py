@@ -372,7 +372,7 @@ def finish(
         source, key_columns = aggregation, [aggregation.keys[key] for key in keys]
         names_by_column = dict(zip(key_columns, layout.names, strict=True))
         state_calls = [replace(call, keys=names_by_column, aggregates=aggregation.aggregates) for call in calls]
-    state_texts: dict[str, str] = dict(item for call in state_calls for item in call.states().items())
+    state_texts: dict[str, str] = dict(item for call in state_calls for item in call.states.items())
     if all(call.is_state for call in calls):
         rows, values = source, [*state_texts.values()]
     elif source is aggregation and all(values := [call.result_of_states for call in state_calls]):
@@ -383,8 +383,9 @@ def finish(
         rows, values = _values(calls, keys, rows)
         key_columns = keys
     columns: dict[str, str] = dict(zip(layout.names, key_columns, strict=True))
-    for name, value, type_ in zip(layout.outputs.names, values, outputs, strict=True):
-        columns[name] = f"CAST({value} AS {type_.simpleString()})"
+    for name, call, value, type_ in zip(layout.outputs.names, calls, values, outputs, strict=True):
+        type_text = type_.simpleString()
+        columns[name] = value if type_text == call.type_of_sums else f"CAST({value} AS {type_text})"
     texts = [columns[column] for column, _ in items] if items else [*columns.values()]
     names = [name for _, name in items] if items else [*columns]
     # In a text Spark would put a setting's value in the place of a variable.
@@ -442,14 +443,14 @@ class _Finish:
     def reads_each_once(self) -> bool:
         """Whether no state uses an aggregate twice. Spark computes the number of rows once wherever it stands."""
         names = [aggregate_name(self.number, index) for index in range(len(self.plan.aggregates))]
-        words = [_WORD.findall(state) for state in self.states().values()]
+        words = [_WORD.findall(state) for state in self.states.values()]
         return all(each.count(name) <= 1 for each in words for name in names)
 
     @property
     def result_of_states(self) -> str:
         """The result as SQL in which the states are no columns; empty if it uses one twice, which may be an error."""
         words = _WORD.findall(self.value({}))
-        states = self.states()
+        states = self.states
         is_repeated = any(words.count(name) > 1 for name in states) or self.result_text(_MARK).count(_MARK) > 1
         if is_repeated or next(self.quotients(), None) is not None:
             return ""
@@ -464,6 +465,7 @@ class _Finish:
         (part,) = outcome.parts
         return part.when == TRUE and part.value.op == "field" and self._type_of(fields[0]) == self.result
 
+    @cached_property
     def states(self) -> dict[str, str]:
         """Return each field that changes, as SQL, by the name of its column."""
         return {
@@ -555,6 +557,19 @@ class _Finish:
         fields = {each.name for each in self.plan.lift.fields if self._type_of(each) == pa.int64()}
         values = [part.value for part in self.plan.lift.outcome.parts if part.value.kind != "none"]
         return self.result == pa.int64() and all(each.op == "field" and each.parts[0] in fields for each in values)
+
+    @property
+    def type_of_sums(self) -> str:
+        """The type in Spark of results that are sums as they are, or NULL; empty for others, which need a cast."""
+        sums = {
+            each.name for each in self.plan.lift.fields if each.monoid == "sum" and self._type_of(each) == self.result
+        }
+        values = [part.value for part in self.plan.lift.outcome.parts if part.value.kind != "none"]
+        if not values or not all(each.op == "field" and each.parts[0] in sums for each in values):
+            return ""
+        if pa.types.is_decimal(self.result):
+            return f"decimal({self.result.precision},{self.result.scale})"
+        return "bigint" if self.result == pa.int64() else ""
 
     def _reads(self, field: Field) -> str:
         """Return a condition that holds if the field fits its type, and that no optimizer knows; else empty."""

@@ -106,6 +106,12 @@ def test_sums_that_have_their_type_are_not_cast(db: Any, questions: list[str], a
     assert (f"AS {types(expected)[1]}) AS `s`" in questions[-1]) is has_cast
 
 
+def test_quotients_of_sums_are_cast_to_the_type_of_the_result(db: Any) -> None:
+    """A quotient of integers is a DOUBLE until then."""
+    actual = sql(db, "SELECT k, weighted_avg(v, CAST(2 AS INT)) AS a FROM hav GROUP BY k", plan="lifted")
+    assert types(actual)[1] == "bigint"
+
+
 @pytest.mark.parametrize(
     ("source", "asked"),
     [

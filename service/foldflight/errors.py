@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 def pointer(code: str) -> str:
     """Return the last line of an error's text: where the reference explains the code."""
-    return f"  (see docs: errors#{code.lower()})"
+    return f"  (see docs/reference/errors.md#{code.lower()})"
 
 
 class FoldflightError(Exception):
@@ -151,7 +151,7 @@ class RejectedError(FoldflightError):
     ...     print(error)
     UNKNOWN_FUNCTION: there is no function 'summ'; did you mean sum?
       function: summ
-      (see docs: errors#unknown_function)
+      (see docs/reference/errors.md#unknown_function)
     """
 
     codes = frozenset(

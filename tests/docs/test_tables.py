@@ -66,7 +66,7 @@ def test_each_code_of_an_error_is_explained() -> None:
     assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == codes
     for error in FoldflightError.__subclasses__():
         for code in error.codes:
-            assert str(error(code, "why")).endswith(f"(see docs: errors#{code.lower()})")
+            assert str(error(code, "why")).endswith(f"(see docs/reference/errors.md#{code.lower()})")
 
 
 def test_the_tables_have_the_rules_of_the_contract() -> None:

@@ -24,7 +24,8 @@ _CLASS_OF_CODE: Final = {code: cls for cls in _CLASSES.values() for code in cls.
 # The message of `raise_error` and of `foldflight.spark.batch.error_text`, which ends with the pointer. The text
 # of an error may also have the plan, where the same message is an argument of an expression, behind a bracket or comma.
 _RAISED_BY_SPARK = re.compile(
-    rf"(?:^|\] |: )foldflight: ({'|'.join(_CLASS_OF_CODE)}): (.*?)\n {{2}}\(see docs: errors#[a-z_]+\)", re.DOTALL
+    rf"(?:^|\] |: )foldflight: ({'|'.join(_CLASS_OF_CODE)}): (.*?)\n {{2}}\(see docs/reference/errors\.md#[a-z_]+\)",
+    re.DOTALL,
 )
 
 # What a worker without the package raises, before any code of the package runs.

@@ -173,7 +173,7 @@ class StoredLoop:
             content = self.path.read_bytes()
             digest, packed_loop = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if hashlib.sha256(packed_loop).digest() != digest:
-                raise ValueError("damaged")
+                raise ValueError("its digest is another")
             fields = pickle.loads(packed_loop)  # noqa: S301
             ((_, _, (machine_code, _)), *_) = fields
             # Not `refresh`, which imports what only compiling needs. Of numba's memory, loops that count no references
@@ -190,8 +190,8 @@ class StoredLoop:
         except OSError as error:
             self.store.report(f"cannot be read: {error.strerror}")
             return None
-        except Exception:  # noqa: BLE001 - a damaged file may raise anything, and the loop can be compiled again
-            _logger.info("%s is damaged; its code is compiled again", self.path)
+        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything; the loop can be compiled again
+            _logger.warning("%s is damaged (%r); its code is compiled again, and replaces the file", self.path, error)
             return None
         return loop
 

@@ -51,6 +51,7 @@ public class Main {
         expect("sum of decimals", new Sum(), "0.3 Float", new BigDecimal("0.1"), new BigDecimal("0.2"));
         expect("sum of 0.5, 0.5", new Sum(), "1 Integer", 0.5, 0.5);
         expect("sum of 0.5, 1.0", new Sum(), "1.5 Float", 0.5, 1.0);
+        expect("sum of the largest long twice", new Sum(), "9223372036854775807 Long", Long.MAX_VALUE, Long.MAX_VALUE);
         expect("average of the largest long twice", new Avg(), "4611686018427387904 Long", Long.MAX_VALUE, Long.MAX_VALUE);
         expect("count of distinct ones", new CountDistinct(), "3 Integer", 1, 1L, 1.0);
         expect("maximum of 1, 2L", new MaxMin(true), "ClassCastException", 1, 2L);

@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
 _CHARS_MIN: Final = 12
 MASK_MIN: Final = b"*" * _CHARS_MIN
-"""What the mask of each secret has."""
+"""The mask of the shortest secret. Each mask contains it, so it tells whether bytes have a mask."""
 
 
 def secrets_of_environment() -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""Intervals of years and months, which Spark does not pass to Python: whole months in its place, and back.
+"""Intervals of years and months. Spark does not pass them to Python, so they become whole months, and intervals again.
 
-The built-in functions that add, compare and pick values take them so. A sum of months, or one of the values, is an
+The built-in functions that add, compare and pick values take these months. A sum of months, or one of the values, is an
 interval again; an average is rounded to whole months, with halves away from zero, as in Spark.
 """
 

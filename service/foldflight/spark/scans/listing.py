@@ -1,4 +1,4 @@
-"""The files with the rows of a scan, which Spark lists, and what each of them has without storing it."""
+"""The files of a scan, as Spark lists them, and the values of partition columns, which files do not store."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Listing:
     Args:
         paths: Their paths in the file system.
         partitions: The columns that the files do not store, because all rows of a file have the same value.
-        texts: The values of these for each path, as they are written in its folders or in the log of a table.
-        stored: The names that columns have in the files, if these are not their own.
-        sizes: The sizes in bytes that a log tells; of other files none is known before they are looked at.
-        is_declared: Whether a log tells the columns, so that one which no file has is NULL.
+        texts: The values of the partition columns for each path, as the names of its folders or the log of a table
+            have them.
+        stored: The names of columns in the files, where they differ from the names that users write.
+        sizes: The sizes of files in bytes, if the log of a table has them. Other sizes are known when files are opened.
+        is_declared: Whether the log of a table declares the columns. A column that no file has is then NULL.
     """
 
     paths: tuple[str, ...]
@@ -106,14 +107,14 @@ _BITS: Final[Mapping[type[st.DataType], int]] = {
 
 
 def constant(text: str | None, column: st.StructField) -> Any:
-    """Return the value of a column that all rows of a file have, if there is only one way to read its text.
+    """Return the value of a partition column, if there is only one way to read its text.
 
     Args:
         text: The text; None for NULL.
         column: The column.
 
     Raises:
-        UnreadableError: There is not.
+        UnreadableError: Only Spark knows which value the text stands for, as for fractions and timestamps.
     """
     type_ = column.dataType
     if text is None:

@@ -725,7 +725,68 @@ class MergedInTurns(Tupled):  # type: ignore[misc]
 
 CONTAINERS = [Ranged, Unsaid, Words, Streak, Levels, Recent, RecentPairs, LastUsed, Kept, Tallied]
 ONLY_ROWS = [CountedTexts, MergedInTurns]
-COMPILED = [Summed, Welford, Unannotated, Tupled, Defaulted, Windowed, Sketched, *ONLY_ROWS, *CONTAINERS, Itself]
+
+
+@udaf
+class WholeList:
+    """All items of a list of several types are assigned at once: from a list, a tuple, and another accumulator."""
+
+    def create_accumulator(self):
+        return [0, 0.0, 0.0]
+
+    def accumulate(self, acc, value: float, weight: int):
+        n, mean, rest = acc
+        if math.isnan(value):
+            acc[:] = 0, rest, mean
+            return
+        n += weight
+        delta = value - mean
+        acc[:] = [n, mean + delta / max(n, 1), acc[2] + delta * (value - mean)]
+
+    def merge(self, acc, other):
+        if acc[0] == 0:
+            acc[:] = other
+        else:
+            acc[:] = [acc[0] + other[0], acc[2] + other[1], acc[1]]
+
+    def get_value(self, acc) -> str:
+        return f"{acc[0]} {acc[1]:.3f} {acc[2]:.3f}"
+
+
+@udaf
+class WholePair:
+    """All items of a list of one type are assigned at once, in a loop and as an exchange of both."""
+
+    def create_accumulator(self):
+        return [0, 1]
+
+    def accumulate(self, acc, value: int):
+        for step in range(2):
+            acc[:] = [acc[1], value + step]
+        if value > 3:
+            acc[:] = acc[1], acc[0]
+
+    def merge(self, acc, other):
+        acc[:] = other
+
+    def get_value(self, acc) -> int:
+        return acc[0] * 3 + acc[1]
+
+
+COMPILED = [
+    Summed,
+    WholeList,
+    WholePair,
+    Welford,
+    Unannotated,
+    Tupled,
+    Defaulted,
+    Windowed,
+    Sketched,
+    *ONLY_ROWS,
+    *CONTAINERS,
+    Itself,
+]
 FINITE = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, 2.0]), st.floats(-100, 100)),
@@ -895,6 +956,20 @@ def test_containers_without_annotations_tell_how_to_annotate_them(create_accumul
     result = Programs(hot_rows=0).program(bound, bound.instantiate())
     assert isinstance(result, NoProgram)
     assert why in result.reason
+
+
+@pytest.mark.parametrize("values", ["[1, 2]", "[x for x in acc]", "(1, 2, 3, 4)"])
+def test_another_number_of_items_is_not_assigned_at_once(values: str) -> None:
+    """Such a list gets other items in Python, or an unknown number of them."""
+    source = f"def accumulate(self, acc, value: int):\n    acc[:] = {values}\n"
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    members = {"accumulate": scope["accumulate"], "create_accumulator": lambda self: [0, 1, 2]}
+    members["get_value"] = vars(WholePair)["get_value"]
+    bound = bound_of(udaf(type("Longer", (), members)))
+    result = Programs(hot_rows=0).program(bound, bound.instantiate())
+    assert isinstance(result, NoProgram)
+    assert "it assigns all items of a list of 3, but not as in `items[:] = [a, b]`" in result.reason
 
 
 def test_a_state_with_other_types_is_interpreted(hot: Programs) -> None:

@@ -307,7 +307,60 @@ class _Rewriter:
                 self.defaults.add(id(calls[0]))
                 self.sums.add(id(expr))
 
+    def split_whole_assignments(self) -> None:
+        """Replace `items[:] = [a, b]`, of a list of fixed length, by the assignment of each item.
+
+        As in Python, all values are known before the first is assigned.
+        """
+        statements = [each for block in self.code.blocks.values() for each in block.body]
+        uses = Counter(var.name for each in statements if not isinstance(each, ir.Del) for var in each.list_vars())
+        for block in self.code.blocks.values():
+            body: list[ir.Stmt] = []
+            for statement in block.body:
+                is_item = isinstance(statement, (ir.SetItem, ir.StaticSetItem))
+                count = self.length_of(statement.target) if is_item else None
+                if count is None or not self.is_slice(statement.index, (None, None)):
+                    body.append(statement)
+                    continue
+                try:
+                    body += self.item_assignments(statement, count)
+                except Unsupported as error:
+                    raise error.at(statement.loc) from None
+                made = self.code._definitions.get(statement.value.name, [None])[0]
+                # A list that is assigned once and used once need not be made.
+                if isinstance(made, ir.Expr) and made.op == "build_list" and uses[statement.value.name] == 2:
+                    body = [each for each in body if getattr(each, "value", None) is not made]
+            block.body = body
+
+    def item_assignments(self, statement: ir.SetItem, count: int) -> list[ir.Stmt]:
+        """Return the assignments of the items of a list of fixed length, given the assignment of all of them."""
+        loc, value = statement.loc, self.root(statement.value)
+        is_display = isinstance(value, ir.Expr) and value.op in ("build_list", "build_tuple")
+        is_copy = self.length_of(statement.value) == count
+        if not is_copy and not (is_display and len(value.items) == count):
+            raise Unsupported(f"it assigns all items of a list of {count}, but not as in `items[:] = [a, b]`")
+        assignments: list[ir.Stmt] = []
+        for index in range(count):
+            index_var = self.fresh(loc)
+            assignments.append(ir.Assign(ir.Const(index, loc), index_var, loc))
+            item = None if is_copy else value.items[index]
+            if item is None:
+                item = self.fresh(loc)
+                assignments.append(ir.Assign(ir.Expr.getitem(statement.value, index_var, loc), item, loc))
+            assignments.append(ir.SetItem(statement.target, index_var, item, loc))
+        return assignments
+
+    def length_of(self, var: ir.Var) -> int | None:
+        """Return the number of items of a list of fixed length; None for any other variable."""
+        type_ = self.type_of(var)
+        if isinstance(type_, Items):
+            return type_.length if type_.kind != "byte" else None
+        if isinstance(type_, Reference) and type_.cls is list:
+            return len({*type_.fields, *type_.parts})
+        return None
+
     def run(self) -> None:
+        self.split_whole_assignments()
         self.find_sums()
         raising_blocks = self.raising_blocks()
         if self.role.result is not None:
@@ -574,7 +627,7 @@ class _Rewriter:
             constant_dict = self.constants[expr.value.name]
             find = strings.table_of(tuple(constant_dict), tuple(constant_dict.values()), without="error")
             self.emit_call(target, find, (expr.index,), loc)
-        elif expr.op == "getitem" and self.is_backwards(expr.index):
+        elif expr.op == "getitem" and self.is_slice(expr.index, (None, None, -1)):
             self.emit_call(target, operators.reverse, (expr.value,), loc)
         elif expr.op == "getitem":
             is_constant = type(self.constants.get(expr.index.name)) is int
@@ -596,18 +649,20 @@ class _Rewriter:
         constant_key = self.constants.get(index.name) if isinstance(index, ir.Var) else index
         name = reference.name_of(constant_key)
         if name is None:
-            what = "key" if reference.cls is dict else "index"
-            raise Unsupported(f"it uses a {what} that is not constant of {containers.describe_type(reference)}")
+            what = "a key" if reference.cls is dict else "an index"
+            raise Unsupported(f"it uses {what} that is not constant of {containers.describe_type(reference)}")
         return name
 
-    def is_backwards(self, index: ir.Var) -> bool:
-        """Return whether an index is `::-1`."""
-        root = self.root(index)
+    def is_slice(self, index: Any, parts: tuple[int | None, ...]) -> bool:
+        """Return whether an index is a slice of these constants, such as (None, None, -1) for `::-1`."""
+        root = self.root(index) if isinstance(index, ir.Var) else index
         if type(root) is slice or isinstance(root, (ir.Const, ir.Global)):
-            return getattr(root, "value", root) == slice(None, None, -1)
-        called_class = self.constants.get(root.func.name) if isinstance(root, ir.Expr) and root.op == "call" else None
-        parts = [self.constants.get(each.name, "") for each in root.args] if called_class is slice else []
-        return parts == [None, None, -1]
+            return bool(getattr(root, "value", root) == slice(*parts))
+        if not isinstance(root, ir.Expr) or root.op != "call":
+            return False
+        function, *arguments = (self.root(each) for each in (root.func, *root.args))
+        values = [each.value if isinstance(each, (ir.Const, ir.Global)) else each for each in (function, *arguments)]
+        return values == [slice, *parts]
 
     def is_format(self, items: list[ir.Var]) -> bool:
         return len(items) == 2 and isinstance(self.constants.get(items[1].name), Format)

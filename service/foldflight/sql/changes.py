@@ -652,7 +652,7 @@ def _rows_and_columns(
         rows = read_rows(_listed({**computed_items, "*": "*"}))
         names = rows.columns
         folded_names = [name.casefold() for name in names]
-        # Another name may be ambiguous, or that of a column which `*` leaves out: Spark is asked for its column.
+        # Another name may be ambiguous, or name a column which `*` leaves out: Spark is asked for its column.
         is_clear = all(name in names and folded_names.count(name.casefold()) == 1 for name in items)
         # `group_by` refuses rows with the kinds of several changelogs, of which the items may have one.
         if is_clear and len(_kinds_among(rows.schema)) <= 1:

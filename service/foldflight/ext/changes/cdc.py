@@ -734,7 +734,7 @@ def _convert_value(
         is_wrong, why = is_wrong | (converted_value != value) | surplus | is_lost, f"which {name} does not hold exactly"
     elif isinstance(type_, (st.DoubleType, st.FloatType)):
         # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
-        # More digits than those of any DECIMAL are refused, too.
+        # More digits than any DECIMAL has are refused, too.
         is_exact = text.try_cast(_INTEGERS) == converted_value.try_cast(_INTEGERS)
         is_rounded = text.rlike(_DIGITS) & ~sf.coalesce(is_exact, sf.lit(False))
         is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)

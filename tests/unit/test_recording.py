@@ -28,6 +28,7 @@ from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.exchange.encoding import encode_open, read_batch
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results, Returns, States
 from foldflight.exchange.ipc import write_batch
+from foldflight.ext.recording import recorder as recorder_module
 from foldflight.ext.recording.code import functions_for
 from foldflight.ext.recording.file import (
     ABOUT,
@@ -442,14 +443,19 @@ def test_an_exchange_beyond_the_bound_is_not_recorded(tmp_path: Path, caplog: py
     assert len(files(tmp_path)) == 1
 
 
-def test_a_folder_that_is_gone_does_not_fail_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A problem of the file system is logged; the results of the query are not concerned."""
+@pytest.mark.parametrize("bytes_in_memory", [recorder_module._UNWRITTEN_BYTES_MAX, 0])
+def test_a_folder_that_is_gone_does_not_fail_the_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bytes_in_memory: int
+) -> None:
+    """A problem of the file system is logged, at the end of the exchange or before, and the query has its results."""
+    monkeypatch.setattr(recorder_module, "_UNWRITTEN_BYTES_MAX", bytes_in_memory)
     functions = connect(Ratio, record=Recordings(str(tmp_path / "gone"), of="all"))
     (tmp_path / "gone").rmdir()
     (tmp_path / "gone").touch()
     (first,) = run_epochs({"result": functions("price", "qty")}, [ROWS], keys=["customer"])
     assert len(first.changelog) == 5
-    assert "exchange not recorded" in caplog.text
+    problem = f"cannot write into {tmp_path}/gone: the folder of recordings, {tmp_path}/gone, cannot be created: "
+    assert f'exchange not recorded problem="{problem}File exists"' in caplog.text
 
 
 @contextmanager

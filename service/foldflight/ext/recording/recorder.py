@@ -356,11 +356,21 @@ class ExchangeRecorder:
         if not fits:
             try:
                 self._write_frames()
-            except OSError as error:
-                self._give_up(f"cannot write into {self._plan.folder}: {error.strerror}")
+            except (OSError, RejectedError) as error:
+                self._give_up(self._cannot_write(error))
+
+    def _cannot_write(self, error: Exception) -> str:
+        """Return why the recording cannot be written, in one line."""
+        why = error.strerror if isinstance(error, OSError) else getattr(error, "message", error)
+        return f"cannot write into {self._plan.folder}: {why}"
 
     def _write_frames(self) -> IO[bytes]:
-        """Write the frames in memory to the temporary file, and return the file."""
+        """Write the frames in memory to the temporary file, and return the file.
+
+        Raises:
+            OSError: The file cannot be written.
+            RejectedError: SETTINGS, if the folder is missing and cannot be created.
+        """
         if self._file is None:
             self._plan.make_folder()
             self._file = tempfile.TemporaryFile(dir=self._plan.folder)  # noqa: SIM115
@@ -418,10 +428,10 @@ class ExchangeRecorder:
         if self._is_kept and (self._unwritten_parts or self._file is not None):
             try:
                 note = self._keep(error)
-            except (OSError, pa.ArrowException, FoldflightError) as problem:
-                why = problem.strerror if isinstance(problem, OSError) else problem
-                note = f"no: cannot write into {self._plan.folder}: {why}"
-                self._log("exchange not recorded", {"problem": note.removeprefix("no: ")})
+            except (OSError, pa.ArrowException, FoldflightError) as error_of_write:
+                problem = self._cannot_write(error_of_write)
+                note = f"no: {problem}"
+                self._log("exchange not recorded", {"problem": problem})
         self._drop()
         return note
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -17,7 +17,18 @@ from foldflight.shipping.secrets import mask_of_environment, masked_text
 SECRET = 'sk "+/é\\ 0123456789'
 
 
-@pytest.mark.parametrize("form", [SECRET, json.dumps(SECRET)[1:-1], quote(SECRET, safe="")])
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        json.dumps(SECRET)[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        quote(SECRET, safe=""),
+        quote(SECRET),
+        quote_plus(SECRET),
+        quote_plus(SECRET, safe="/"),
+    ],
+)
 @pytest.mark.parametrize("around", ["", "\n", " "])
 def test_each_form_of_a_secret_is_masked(monkeypatch, form: str, around: str) -> None:
     """As it is, in JSON, in a URL, and without the line break that a file of secrets ends with."""

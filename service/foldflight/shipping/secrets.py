@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import AnyStr, Final
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 # Names of variables of the environment whose values are secrets, if they are not short. Values that only say where a
 # secret is are not, since errors about missing files are useless without the path.
 _NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _PLACE: Final = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
+# Shorter values are often words, such as `postgres`, which would be masked in every text.
 _CHARS_MIN: Final = 12
 MASK_MIN: Final = b"*" * _CHARS_MIN
 """The mask of the shortest secret. Each mask contains it, so it tells whether bytes have a mask."""
@@ -32,13 +33,13 @@ def secrets_of_environment() -> Iterator[tuple[str, str]]:
 def mask_of_environment() -> Callable[[bytes], bytes]:
     """Return a function that replaces secrets of the environment by asterisks, also as JSON and URLs have them.
 
-    There are as many asterisks as bytes, so that the offsets of texts in batches and messages hold.
+    There are as many asterisks as bytes, so that the offsets of texts in batches and messages stay valid.
     """
     return partial(_mask, [each.encode(errors="surrogateescape") for each in _spellings()], b"*")
 
 
 def mask_of_texts() -> Callable[[str], str]:
-    """Return `mask_of_environment` for texts, which may have lone surrogates."""
+    """Return a function that masks texts, which may have lone surrogates, with an asterisk for each character."""
     return partial(_mask, _spellings(), "*")
 
 
@@ -59,8 +60,16 @@ def _is_secret(name: str) -> bool:
 
 
 def _spellings() -> list[str]:
-    """Return the secrets of the environment as texts, JSON and URLs have them, the longest first."""
+    """Return the secrets of the environment as texts, JSON and URLs have them, the longest first.
+
+    JSON may have letters that are not ASCII as they are or as escapes. A URL may keep slashes, and have + for a space.
+    """
     values = {value for _, value in secrets_of_environment()}
-    in_json = {json.dumps(value)[1:-1] for value in values}
-    in_urls = {quote(value, safe="", errors="surrogateescape") for value in values}
+    in_json = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in values for ascii_only in (False, True)}
+    in_urls = {
+        encode(value, safe=safe, errors="surrogateescape")
+        for value in values
+        for encode in (quote, quote_plus)
+        for safe in ("", "/")
+    }
     return sorted(values | in_json | in_urls, key=len, reverse=True)

@@ -16,6 +16,7 @@ from foldflight.client import Functions
 from foldflight.errors import RejectedError
 from foldflight.functions.query.frame import WindowFrame
 from foldflight.spark import group_by, over
+from foldflight.spark.errors import error_of
 from tests.spark_sessions import since_spark
 
 SCHEMA = "id int, k string, at timestamp, day date, x double, d decimal(9,2), n int, v bigint, w int, emit boolean"
@@ -232,6 +233,36 @@ def test_mistakes_are_refused_before_anything_runs(
         "recompute, because",
     ):
         assert f"folded: {way}" in output
+
+
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize("is_ansi", ["true", "false"])
+def test_the_end_of_a_frame_never_wraps(classic: Any, embedded: Functions, is_ansi: str) -> None:
+    """An order value and a distance beyond BIGINT are an error; sums that just fit are exact, and NULLs are peers."""
+    near_least = {None: 1, LEAST: 2, LEAST + 1: 1, 0: 1, GREATEST - 1: 1}
+    near_greatest = {None: 1, LEAST + 1: 1, 0: 1, GREATEST - 1: 1, GREATEST: 2}
+    rows = classic.createDataFrame([(at,) for at in {**near_least, **near_greatest}], "at bigint")
+    classic.conf.set("spark.sql.ansi.enabled", is_ansi)
+    try:
+        for order, frame, unfit, expected in (
+            ("at", (0, 1), GREATEST, near_least),
+            ("at", (-1, 0), LEAST, near_greatest),
+            ("at DESC", (0, 1), LEAST, near_greatest),
+            ("at DESC", (-1, 0), GREATEST, near_least),
+        ):
+            call = embedded["count"]().range(*frame)
+            result = over(rows.where(f"at IS NULL OR at <> {unfit}"), order_by=order).agg(n=call).collect()
+            assert {row["at"]: row["n"] for row in result} == expected
+            with pytest.raises(Exception, match=f"{unfit} in the order 'at' and the distance") as excinfo:
+                over(rows, order_by=order).agg(n=call).collect()
+            error = error_of(excinfo.value)
+            assert error is not None
+            assert error.code == "SCHEMA_MISMATCH"
+    finally:
+        classic.conf.unset("spark.sql.ansi.enabled")
 
 
 def test_the_keys_may_be_named(classic: Any) -> None:

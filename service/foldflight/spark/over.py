@@ -67,6 +67,7 @@ from foldflight.spark.versions.states import keep_operator
 from foldflight.spark.versions.types import arrow_type, nullable, spark_type
 from foldflight.spark.windows import WATERMARK
 
+_BIGINT_MAX: Final = (1 << 63) - 1
 _MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampNTZType)
 
 
@@ -438,6 +439,9 @@ class OverFrame:
             type_ = spark_type(end_type(arrow))
             order, distance = order.cast(type_), sf.lit(distance_value).cast(type_)
         end = order - distance if self.order[0].descending else order + distance
+        if isinstance(type_, st.LongType):
+            assert isinstance(distance_value, int)
+            end = _checked_end(order, end, -distance_value if self.order[0].descending else distance_value, name)
         if isinstance(type_, st.DecimalType):
             return end.cast(type_)
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
@@ -449,6 +453,20 @@ class OverFrame:
                 f"it is {actual.simpleString()}; order by CAST(... AS {actual.simpleString().upper()})",
             )
         return end
+
+
+def _checked_end(order: Column, end: Column, distance: int, name: str) -> Column:
+    """Return the end of a window frame, or an error where it does not fit BIGINT.
+
+    Without ANSI mode Spark would wrap it, and the window frame would lack rows.
+    """
+    limit = (_BIGINT_MAX if distance > 0 else -_BIGINT_MAX - 1) - distance
+    reason = (
+        f" in the order {name!r} and the distance {distance} of a window frame do not add up to a BIGINT; leave such "
+        "rows out, or replace the value"
+    )
+    error = raise_error("SCHEMA_MISMATCH", order.cast("string"), reason).cast(st.LongType())
+    return sf.when(order > limit if distance > 0 else order < limit, error).otherwise(end)
 
 
 def _sort_expression(column: Column, key: OrderKey) -> Column:

@@ -66,7 +66,7 @@ def distance_of(
     if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
         if isinstance(bound, str):
             return bound
-        advice = "give an interval such as '-1 hour' or '7 days'"
+        advice = f"give an interval such as '{'-1 day' if pa.types.is_date(type_) else '-1 hour'}' or '7 days'"
     elif pa.types.is_integer(type_):
         if not isinstance(bound, str) and int(bound) == bound and abs(int(bound)) <= int(_LARGEST):
             return int(bound)
@@ -92,7 +92,7 @@ def distance_of(
 
 
 def end_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the ends of window frames: it holds the sum of an order value and any distance."""
+    """Return the type in which an order value and a distance are added. Only sums of BIGINT may not fit it."""
     if pa.types.is_integer(type_):
         return pa.int64()
     return pa.decimal128(_DIGITS_MAX + 1, type_.scale) if pa.types.is_decimal(type_) else type_

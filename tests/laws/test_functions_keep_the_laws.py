@@ -76,6 +76,8 @@ def empty(self: Any, accumulator: list[int]) -> int:
 
 
 def share(self: Any) -> list[int]:
+    if len(SHARED) > 500:  # every law adds to it, and what accumulators share is compared up to a thousand members
+        SHARED.clear()
     return SHARED
 
 

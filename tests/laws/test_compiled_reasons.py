@@ -152,3 +152,30 @@ def test_a_refusal_that_is_stored_names_its_line_once(tmp_path: Path) -> None:
     reasons = {Programs(LoopStore(tmp_path)).warm(function).reason for _ in range(2)}
     assert len(reasons) == 1
     assert len(re.findall(r"\(test_compiled_reasons\.py:\d+\)", reasons.pop())) == 1
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("max(accumulator.get('x'))", "it calls max of list[int] that may be None"),
+        ("accumulator.get('x').count(3)", "count of list[int] that may be None"),
+    ],
+)
+def test_a_reason_has_no_names_of_the_compiler(expression: str, words: str) -> None:
+    """A container that may be None is named by its type in Python."""
+    scope: dict[str, Any] = {}
+    exec(f"def get_value(self, accumulator): return {expression}", scope)
+    scope["get_value"].__annotations__["return"] = int
+
+    class Lists:
+        get_value = scope["get_value"]
+
+        def create_accumulator(self) -> dict[str, list[int]]:
+            return {}
+
+        def accumulate(self, accumulator: dict[str, list[int]], key: str, value: int) -> None:
+            accumulator.setdefault(key, []).append(value)
+
+    (function,) = Registry.load([udaf(Lists)]).authored
+    assert Programs().warm(function).reason == f"get_value is interpreted: {words} (<string>:1)"

@@ -121,6 +121,22 @@ def test_whatever_changes_the_code_changes_the_digest(expression: str, monkeypat
     assert one != other
 
 
+def test_a_class_that_was_pickled_by_value_has_the_same_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions have the globals that they read, and not those that have the name of an attribute."""
+    cls = function_of_source("value + frozen.limit + sum(each.real + constant for each in (1, 2))", 1, monkeypatch)
+    one = digest(cls)
+    globals_of_module = sys.modules["written"].__dict__
+    monkeypatch.setitem(globals_of_module, "total", Limit)
+    monkeypatch.setitem(globals_of_module, "real", Limit)
+    assert digest(cls) == one
+    monkeypatch.setitem(globals_of_module, "constant", 2)  # a generator within the method reads it
+    assert digest(cls) != one
+
+
+class Limit:
+    """A class that no code reaches."""
+
+
 def test_a_static_method_is_not_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a method takes self is a property of the class, not of the code."""
     cls = function_of_source("self.static(value)", 1, monkeypatch)

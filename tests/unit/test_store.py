@@ -293,6 +293,50 @@ def test_refusals_are_stored_and_listed(tmp_path: Path, monkeypatch: pytest.Monk
     assert listed_mode(moved_function) == "compiled when hot", "others may write to it, so its reasons are not read"
 
 
+INTERPRETED_METHODS = """
+from foldflight import udaf
+
+@udaf
+class Middle:
+    def create_accumulator(self) -> list[float]: return []
+    def accumulate(self, accumulator: list[float], value: float) -> None: accumulator.append(value)
+    def get_value(self, accumulator: list[float]) -> int: return divmod(len(accumulator), 2)[0]
+
+@udaf
+class FirstOfSet:
+    def create_accumulator(self) -> set[int]: return set()
+    def accumulate(self, accumulator: set[int], value: int) -> None: accumulator.add(value)
+    def get_value(self, accumulator: set[int]) -> int | None:
+        for value in accumulator:
+            return value
+        return None
+
+@udaf
+class Plain(Middle):
+    def get_value(self, accumulator: list[float]) -> int: return len(accumulator)
+"""
+
+
+@pytest.mark.every_turn
+def test_a_listing_has_the_words_of_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later process lists the methods that are interpreted, and refuses a class because of one, as compiling does."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "interpreted_methods.py").write_text(INTERPRETED_METHODS)
+    module, store = importlib.import_module("interpreted_methods"), LoopStore(tmp_path / "compiled")
+    functions = [function_of(getattr(module, name)) for name in ("Middle", "FirstOfSet", "Plain")]
+    before = [str(Programs(store).folding(function)) for function in functions]
+    assert before == ["compiled when hot"] * 3
+    compiled = [Programs(store).warm(function) for function in functions]
+    assert [folding.mode for folding in compiled] == ["compiled", "interpreted", "compiled"]
+    assert compiled[0].reason == "get_value is interpreted: it calls divmod (interpreted_methods.py:8)"
+    assert compiled[1].reason.endswith("and may show the order of a set, which only Python knows")
+    listed = [Programs(store).folding(function) for function in functions]
+    assert [folding.mode for folding in listed] == ["compiled when hot", "interpreted", "compiled when hot"]
+    assert [folding.reason for folding in listed] == [folding.reason for folding in compiled]
+    result = CliRunner().invoke(cli, ["compile", "embedded:interpreted_methods", "--into", str(store.folder)])
+    assert result.output.splitlines()[0] == f"middle: compiled: {compiled[0].reason}"
+
+
 def test_a_function_without_a_digest_is_listed(tmp_path: Path) -> None:
     """What keeps the code from being stored keeps it from being compiled, and is the reason that a listing tells."""
 

@@ -117,7 +117,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
 
     Nothing is compiled for it: `compiled when hot` is what the methods' code tells. What only the functions that they
     call, or the types of values, show is known here as soon as they have been compiled on this host, by `foldflight
-    check`, `foldflight compile` or rows.
+    check`, `foldflight compile` or rows. From then on it is told in the same words as by `foldflight check`.
     """
     client_functions = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = client_functions.transport
@@ -158,7 +158,8 @@ def _describe(info: FunctionInfo, facts: list[str]) -> Text:
         text.append(f"\n    {doc}", "dim")
     folding = info.folding
     if folding is not None and folding.reason:
-        how = f"{folding.mode}, but" if folding.mode is Mode.COMPILED else f"{folding.mode} because:"
+        is_fast = folding.mode in (Mode.COMPILED, Mode.COMPILED_WHEN_HOT)
+        how = f"{folding.mode}, but" if is_fast else f"{folding.mode} because:"
         text.append(f"\n    {how} {folding.reason}", "yellow")
     if info.lift and (why := unlifted_reason(info.lift)):
         text.append(f"\n    not lifted because: {why}", "yellow")

@@ -44,8 +44,8 @@ class Folding:
 
     Args:
         mode: The mode.
-        reason: The reason why it is interpreted, also until it is compiled, or why get_value of a compiled one is; else
-            empty.
+        reason: The reason why it is interpreted, also until it is compiled, or why merge or get_value of one that is
+            compiled, or will be, is; else empty.
     """
 
     mode: Mode

@@ -13,7 +13,7 @@ from numba.core.compiler_machinery import AnalysisPass, register_pass
 
 from foldflight.ext.compiler.containers import EMPTIES, ContainerType, put_whole
 from foldflight.ext.compiler.records import Items, Reference
-from foldflight.ext.compiler.value_types import Struct, kind_of
+from foldflight.ext.compiler.value_types import Struct, describe_type, kind_of
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
@@ -208,4 +208,4 @@ def _check_type(type_: types.Type) -> None:
         _check_type(type_.first_type)
         _check_type(type_.second_type)
         return
-    raise Unsupported(f"it has a value of type {type_}")
+    raise Unsupported(f"it has a value of type {describe_type(type_)}")

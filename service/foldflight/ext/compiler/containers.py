@@ -28,6 +28,7 @@ from foldflight.ext.compiler.value_types import (
     IteratorType,
     as_number,
     decode_kind,
+    describe_type,
     implementation,
     inner_kind,
     kind_of,
@@ -128,19 +129,6 @@ register_model(ContainerType)(models.OpaqueModel)
 @lower_cast(ContainerType, ContainerType)
 def _same_pointer(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
     return value
-
-
-def describe_type(type_: Any) -> str:
-    """Return what messages call a numba type, such as `list[float]` or `the keys of dict[int, float]`."""
-    cls = getattr(type_, "cls", None)  # of an object
-    if cls is not None:
-        whose = {dict: " whose values have several types", list: " whose items have several types"}.get(cls, "")
-        return f"a {cls.__name__}{whose}"
-    if hasattr(type_, "kind") and hasattr(type_, "length"):
-        return f"a list of {type_.length} items of type {type_.kind}"
-    if not isinstance(type_, ContainerType):
-        return str(type_)
-    return f"the {type_.view} of {type_.contents}" if type_.view else str(type_.contents)
 
 
 def _type_of(part: Element) -> types.Type:

@@ -6,6 +6,7 @@ following all names and digesting them again.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
@@ -30,6 +31,7 @@ _REACHED_MAX: Final = 1000
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
 _GENERATED: Final = {*vars(NamedTuple("_Empty", []))}  # the attributes that each NamedTuple has
 _CODES_MAX: Final = 1024
+_GLOBAL_READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})  # instructions
 
 
 class Lookups:
@@ -98,8 +100,9 @@ def _may_change(value: Any) -> bool:
 def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
-    It covers more than needed: all globals, and all attributes of the objects reached from them, whose names occur in
-    the code of the methods or in the code that makes accumulators.
+    It covers more than needed: all globals that the code of the methods, or the code that makes accumulators, reads,
+    and all attributes of the objects reached from them whose names occur in that code. Globals that only have the name
+    of an attribute are left out: a class that was pickled by value does not have them, and has the same digest.
 
     Args:
         plan: The plan.
@@ -139,7 +142,7 @@ def _function(
     yield from (_text_of(each) for each in (*(defaults or ()), *(by_name or {}).values()))
     names = _names(code)
     values = [lookups.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
-    values += [lookups.item(function.__globals__, name) for name in names]
+    values += [lookups.item(function.__globals__, name) for name in _global_names(code)]
     for cls in classes:
         lookups.class_entries(cls, names)
         for name in names:
@@ -194,6 +197,14 @@ def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> l
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))
     return tuple(sorted({*code.co_names, *inner}))
+
+
+@functools.lru_cache(maxsize=_CODES_MAX)
+def _global_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names that code, and the code within it, looks up in globals."""
+    inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _global_names(each))
+    own = (each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL_READS)
+    return tuple(sorted({*own, *inner}))
 
 
 @functools.lru_cache(maxsize=_CODES_MAX)

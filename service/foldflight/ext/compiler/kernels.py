@@ -46,6 +46,7 @@ from foldflight.ext.compiler.value_types import (
     KINDS,
     Struct,
     as_number,
+    describe_type,
     implementation,
     kind_of,
     number_type,
@@ -605,7 +606,7 @@ def _write_back_object(record: Any, result: Any) -> Any:
         return lambda record, result: copy(record, result)
     if isinstance(result, types.NoneType):
         return lambda record, result: None
-    actual = containers.describe_type(result)
+    actual = describe_type(result)
     raise Unsupported(f"accumulate, retract or merge returns {actual}, not the accumulator or None")
 
 
@@ -622,7 +623,7 @@ def _write_back_value(record: Any, result: Any) -> Any:
     if expected.length or not _fits(str(kind_of(result)), expected):
         in_place = f"a list of {expected.length} {expected.kind}, to be changed in place"
         label = in_place if expected.length else expected.kind
-        actual = containers.describe_type(result)
+        actual = describe_type(result)
         raise Unsupported(f"accumulate, retract or merge returns {actual}, and the accumulator is {label}")
 
     def put(record: Any, result: Any) -> None:

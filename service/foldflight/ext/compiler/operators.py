@@ -22,6 +22,7 @@ from foldflight.ext.compiler.value_types import (
     Struct,
     as_number,
     decode_kind,
+    describe_type,
     implementation,
     inner_kind,
     kind_of,
@@ -45,7 +46,7 @@ def _kinds(name: str, *actual: Any, compares: bool = False) -> list[str]:
     """Return the kinds of operands. Dates and times are unsupported, unless the operator `compares` two of one kind."""
     kinds = [kind_of(each) for each in actual]
     if any(kind is None or kind == "none" for kind in kinds):
-        raise Unsupported(f"{name} of {' and '.join(map(containers.describe_type, actual))}")
+        raise Unsupported(f"{name} of {' and '.join(map(describe_type, actual))}")
     inner_kinds = [str(kind).removesuffix("?") for kind in kinds]
     if not {*ENCODED, *DECIMALS}.isdisjoint(inner_kinds) and not (compares and len(set(inner_kinds)) == 1):
         raise Unsupported(

@@ -176,42 +176,22 @@ class Program(Loops):
         self.texts = [each for each in self.layout.fields if each.refers_to_texts]
         self.merge: Any = None
         if "merge" in kernels.plan.methods:
-            self.merge = self._optional("merge", kernels.merge, _has_sets, _has_decimals)
-        self.values: Any = self._optional("get_value", kernels.values, _shows_order, _shows_zeros)
+            self.merge = self._optional("merge", kernels.merge)
+        self.values: Any = self._optional("get_value", kernels.values)
 
-    def _optional(
-        self,
-        method: str,
-        loop: Callable[[], Any],
-        may_show_order: Callable[[CompilePlan], bool],
-        may_show_zeros: Callable[[CompilePlan], bool],
-    ) -> Any:
+    def _optional(self, method: str, loop: Callable[[], Any]) -> Any:
         """Return a loop; None if its method cannot be compiled: the interpreter calls it then, and not for each row.
-
-        Args:
-            method: The name of the method.
-            loop: Returns the loop.
-            may_show_order: Whether its results may depend on the order of a set, which compiled code does not keep.
-            may_show_zeros: Whether they may depend on the zeros that a decimal is written with.
 
         Raises:
             Unsupported: The interpreter would have other results.
         """
-        from foldflight.fold.mode import Unsupported
-
         try:
             return loop()
         except PendingLoop:
             raise
         except Exception as error:  # noqa: BLE001 - the interpreter does what cannot be compiled
-            why = f"{method} is interpreted: {reason_of(error)}"
-            plan = self._kernels.plan
-            if may_show_order(plan):
-                raise Unsupported(f"{why}, and may show the order of a set, which only Python knows") from None
-            if may_show_zeros(plan):
-                shows = "may show the zeros that a decimal is written with, which only Python knows"
-                raise Unsupported(f"{why}, and {shows}") from None
-            self.interprets = "; ".join(filter(None, (self.interprets, why)))
+            text = describe_interpreted(self._kernels.plan, method, reason_of(error))
+            self.interprets = "; ".join(filter(None, (self.interprets, text)))
             return None
 
     def each(self, *, nulls: bool) -> Any:
@@ -220,6 +200,29 @@ class Program(Loops):
         Also None if it is not there yet.
         """
         return None if self.values is None else self._loop(self._kernels.each, nulls=nulls)
+
+
+def describe_interpreted(plan: CompilePlan, method: str, reason: str) -> str:
+    """Return the text for a method, merge or get_value, that is interpreted beside compiled code.
+
+    Args:
+        plan: The description of the function.
+        method: The name of the method.
+        reason: Why the method cannot be compiled.
+
+    Raises:
+        Unsupported: The whole function must be interpreted. The results of the method may depend on the order of a set,
+            or on the zeros that a decimal is written with, and compiled code keeps neither.
+    """
+    from foldflight.fold.mode import Unsupported
+
+    text = f"{method} is interpreted: {reason}"
+    is_merge = method == "merge"
+    if _has_sets(plan) if is_merge else _shows_order(plan):
+        raise Unsupported(f"{text}, and may show the order of a set, which only Python knows")
+    if _has_decimals(plan) if is_merge else _shows_zeros(plan):
+        raise Unsupported(f"{text}, and may show the zeros that a decimal is written with, which only Python knows")
+    return text
 
 
 def _has_sets(plan: CompilePlan) -> bool:

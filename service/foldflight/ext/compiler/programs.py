@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from foldflight.errors import RejectedError
 from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.compiled_scalar import CompiledScalar
-from foldflight.ext.compiler.program import NO_NUMBA, Loops, NoProgram, Program, lacks_numba, reason_of
+from foldflight.ext.compiler.program import (
+    NO_NUMBA,
+    Loops,
+    NoProgram,
+    Program,
+    describe_interpreted,
+    lacks_numba,
+    reason_of,
+)
 from foldflight.fold.accelerator import HOT_ROWS, Accelerator, CompileQueue, PendingLoop, bind_fixed_types
 from foldflight.fold.aggregate.groups_accumulator import GroupsAccumulator
 from foldflight.fold.aggregate.interpreter import InterpretedAccumulators
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
 
 _ITEMS_OF_A_ROW: Final = 128  # items of a vector for which the interpreter takes as long as for one more row
 _KNOWN_MAX: Final = 256  # entries of each cache of this process
+_OPTIONAL: Final = {"merge": "merge", "values": "get_value"}  # loops beside which the others run, and their methods
 _logger: Final = logging.getLogger(__name__)
 _Bound: TypeAlias = BoundFunction | BoundScalar
 _Methods: TypeAlias = Methods | ScalarMethods
@@ -104,8 +113,8 @@ class Programs(Accelerator):
         self._pending: dict[_Key, tuple[str, Any]] = {}
         # A program is reused while its inputs are unchanged.
         self._programs: dict[_Key, _CachedProgram] = {}
-        # Functions for which the check before compiling has found no obstacle.
-        self._compilable_keys: dict[_Key, None] = {}
+        # Functions for which the check before compiling has found no obstacle, and which methods are interpreted.
+        self._compilable: dict[_Key, Folding] = {}
         self._logged_keys: dict[tuple[str, ...], None] = {}
 
     @property
@@ -311,27 +320,38 @@ class Programs(Accelerator):
             return decision
         if key in self._pending:
             return WAITS_TO_BE_COMPILED
-        if key not in self._compilable_keys:
-            refusal = _precheck(bound) or self._refusal(bound)
-            if refusal is not None:
-                return self._decide(bound, refusal)
-            _remember(self._compilable_keys, key, None)
-        return Folding(Mode.COMPILED_WHEN_HOT)
+        folding = self._compilable.get(key)
+        if folding is None:
+            found = _precheck(bound) or self._stored_reasons(bound)
+            if isinstance(found, NoProgram):
+                return self._decide(bound, found)
+            folding = Folding(Mode.COMPILED_WHEN_HOT, found)
+            _remember(self._compilable, key, folding)
+        return folding
 
-    def _refusal(self, bound: _Bound) -> NoProgram | None:
-        """Return the reason that compiling has found before, in this process or another one; None if there is none."""
+    def _stored_reasons(self, bound: _Bound) -> NoProgram | str:
+        """Return what compiling has found before, in this process or another one.
+
+        Returns:
+            The reason why the function is interpreted; or which of its methods are, and why, in the words of
+            `Loops.interprets`; an empty text if nothing is known.
+        """
         from foldflight.ext.compiler.digest import Lookups, digest_of
 
-        methods = _methods(bound)
-        if self._store is None or isinstance(methods, NoProgram):
-            return None
+        store, methods = self._store, _methods(bound)
+        if store is None or isinstance(methods, NoProgram):
+            return ""
         lookups, main = Lookups(), "mapped" if isinstance(bound, BoundScalar) else "fold"
         try:
             plan, _ = _plan_of(bound, methods)
-            reason = self._store.loop(digest_of(plan, lookups), main, lines=lookups.places).refusal()
+            digest = digest_of(plan, lookups)
+            reasons = {name: store.loop(digest, name, lines=lookups.places).refusal() for name in (main, *_OPTIONAL)}
+            if reasons[main]:
+                return NoProgram(reasons[main])
+            texts = [describe_interpreted(plan, _OPTIONAL[name], reasons[name]) for name in _OPTIONAL if reasons[name]]
         except Exception as error:  # noqa: BLE001 - as in `program`
-            reason = reason_of(error)
-        return NoProgram(reason) if reason else None
+            return NoProgram(reason_of(error))
+        return "; ".join(texts)
 
     def unordered_fields(self, bound: BoundFunction) -> frozenset[str]:
         """Return the fields that are sets, or dicts of them: compiled code has their items in an order of its own."""

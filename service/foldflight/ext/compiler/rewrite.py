@@ -40,7 +40,16 @@ from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, attribute_of, inline_comprehensions
 from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
-from foldflight.ext.compiler.value_types import OPTIONALS, Struct, decode_kind, field_of, kind_of, require_value, takes
+from foldflight.ext.compiler.value_types import (
+    OPTIONALS,
+    Struct,
+    decode_kind,
+    describe_type,
+    field_of,
+    kind_of,
+    require_value,
+    takes,
+)
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.mode import Unsupported
 
@@ -650,7 +659,7 @@ class _Rewriter:
         name = reference.name_of(constant_key)
         if name is None:
             what = "a key" if reference.cls is dict else "an index"
-            raise Unsupported(f"it uses {what} that is not constant of {containers.describe_type(reference)}")
+            raise Unsupported(f"it uses {what} that is not constant of {describe_type(reference)}")
         return name
 
     def is_slice(self, index: Any, parts: tuple[int | None, ...]) -> bool:
@@ -871,7 +880,7 @@ class _Rewriter:
             self.output.append(statement)
             return
         if reference.is_plain:
-            what = containers.describe_type(reference)
+            what = describe_type(reference)
             raise Unsupported(f"it uses {expr.attr} of {what}; use its items one by one")
         attribute = reference.static(expr.attr)
         if isinstance(attribute, property):

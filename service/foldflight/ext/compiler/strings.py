@@ -24,6 +24,7 @@ from foldflight.ext.compiler.value_types import (
     KINDS,
     as_number,
     decode_kind,
+    describe_type,
     exactly,
     implementation,
     inner_kind,
@@ -194,7 +195,7 @@ def text_kind(name: str, *actual: Any) -> str:
     """Return the common kind of operands, text or bytes. Raises Unsupported for others."""
     kinds = {inner_kind(each) for each in actual}
     if len(kinds) != 1 or not kinds.issubset(TEXTS):
-        raise Unsupported(f"{name} of {' and '.join(map(str, actual))}")
+        raise Unsupported(f"{name} of {' and '.join(map(describe_type, actual))}")
     return kinds.pop()
 
 

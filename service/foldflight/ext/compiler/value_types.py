@@ -297,3 +297,19 @@ def field_of(typing: Any, struct: Any, name: Any) -> Any:
         return getattr(context.make_helper(builder, struct, value=arguments[0]), f"f{index}")
 
     return signature(struct.fields[name.literal_value], struct, name), generate
+
+
+def describe_type(type_: Any) -> str:
+    """Return what messages call a numba type, such as `list[float]` or `the keys of dict[int, float]`."""
+    if isinstance(type_, types.Optional):
+        return f"{describe_type(type_.type)} that may be None"
+    cls = getattr(type_, "cls", None)  # of an object
+    if cls is not None:
+        whose = {dict: " whose values have several types", list: " whose items have several types"}.get(cls, "")
+        return f"a {cls.__name__}{whose}"
+    if hasattr(type_, "kind") and hasattr(type_, "length"):
+        return f"a list of {type_.length} items of type {type_.kind}"
+    contents = getattr(type_, "contents", None)  # of a container
+    if contents is None:
+        return str(type_)
+    return f"the {type_.view} of {contents}" if type_.view else str(contents)

@@ -22,7 +22,7 @@ from numba.extending import intrinsic, register_model
 from foldflight.ext.compiler import arena
 from foldflight.ext.compiler.control_block import current, load
 from foldflight.ext.compiler.generated import register_jitable
-from foldflight.ext.compiler.value_types import implementation, inner_kind, require_value
+from foldflight.ext.compiler.value_types import describe_type, implementation, inner_kind, require_value
 from foldflight.fold.mode import Unsupported
 
 TEMPORARY_ITEMS_MAX: Final = 1 << 12
@@ -68,7 +68,7 @@ def _common(name: str, *operands: Any) -> tuple[int, str]:
     vectors = [each for each in operands if isinstance(each, VectorType)]
     others = [each for each in operands if not isinstance(each, VectorType)]
     if any(inner_kind(each) not in ("int", "float") for each in others):
-        raise Unsupported(f"{name} of {' and '.join(map(str, operands))}")
+        raise Unsupported(f"{name} of {' and '.join(map(describe_type, operands))}")
     sizes = {each.size for each in vectors}
     if len(sizes) > 1:
         raise Unsupported(f"{name} of vectors of {' and '.join(map(str, sorted(sizes)))} items")

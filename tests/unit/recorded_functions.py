@@ -60,6 +60,21 @@ class Longest:
         return max(texts, key=len, default=None)
 
 
+@udaf(input_types=["VARCHAR", "BIGINT"], result_type="BIGINT")
+class TwoMistakes:
+    """The sum of the numbers beside texts with an `x`. It raises TypeError for a NULL text, and for a NULL number."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, sums: list[int], text, number):
+        if text[0] == "x":
+            sums[0] += number
+
+    def get_value(self, sums: list[int]):
+        return sums[0]
+
+
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Pickled:
     """A sum whose accumulator is pickled."""

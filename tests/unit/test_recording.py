@@ -295,6 +295,19 @@ def test_calls_and_columns_that_are_not_needed_are_removed(tmp_path: Path) -> No
     assert "row: price=7, qty=0" in run.output
 
 
+def test_another_mistake_does_not_take_the_place_of_the_recorded_one(tmp_path: Path) -> None:
+    """A later row raises the same exception at another line; the row that is left raises at the recorded line."""
+    rows = [{"customer": "c1", "text": "x", "number": place} for place in range(20)]
+    rows[9:9] = [{"customer": "c1", "text": "x", "number": None}]
+    rows.append({"customer": "c1", "text": None, "number": 2})
+    function = recorded_functions.TwoMistakes
+    record(tmp_path, rows, function=function, columns=("text", "number"))
+    shrunk = shrink(read_recording(the_file(tmp_path)), Registry.load([function]))
+    assert "unsupported operand" in shrunk.error.message
+    assert rows_in(shrunk.recording) == 1
+    assert shrunk.unused_columns == ("number",)
+
+
 def test_a_state_that_fails_tells_no_columns(tmp_path: Path) -> None:
     """DISTINCT folds the values of merged states when it answers: no row has them, so no column is named."""
     columns = pa.schema([("slot", pa.int32()), ("price", pa.int64()), ("qty", pa.int64())])
@@ -628,6 +641,18 @@ public class Ratio {
   public Long getValue(State state) { return state.total; }
 }
 """
+
+
+def test_another_mistake_of_a_class_in_java_does_not_take_the_place(tmp_path: Path) -> None:
+    """A later row raises the same exception in another method; the row that is left raises in the recorded one."""
+    source = JAVA.replace("100 / DIVISOR * price", "half(price) + 100 / qty")
+    source = source.replace("public Long", "static long half(long price) { return 50 / price; }\n  public Long")
+    broken_class = f"{jar(tmp_path, source)}::com.acme.Ratio"
+    function = connect("embedded:", java=[broken_class], record=Recordings(str(tmp_path)))["ratio"]
+    rows = [{"customer": "c1", "price": price, "qty": qty} for price, qty in ((1, 1), (2, 0), (0, 3))]
+    with pytest.raises(FunctionError):
+        run_epochs({"result": function("price", "qty")}, [rows], keys=["customer"])
+    assert "row: price=2, qty=0" in replay(the_file(tmp_path), "--function", broken_class, "--shrink").output
 
 
 def test_a_class_in_java_is_replayed(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class _Trial:
             return None
 
     def fails(self, recording: Recording) -> bool:
-        """Return whether a recording still fails with the same method, class of exception and function."""
+        """Return whether a recording still fails at the same line with the same class of exception."""
         error = self.error_of(recording)
         if error is None or _kind_of(error) != _kind_of(self.error):
             return False
@@ -77,8 +77,15 @@ class _Trial:
         return self.runs >= _RUNS_MAX
 
 
-def _kind_of(error: FoldflightError) -> tuple[str, str | None, str]:
-    return error.code, error.function, error.message.partition(":")[0]
+def _kind_of(error: FoldflightError) -> tuple[str, str | None, str, str]:
+    """Return what two errors of one mistake share: code, function, class of exception, and the line that raised.
+
+    Without the line, rows that meet another mistake of the same class would take the place of the failing ones.
+    """
+    lines = (error.trace or "").splitlines()
+    in_python = [line for line in lines if line.startswith('  File "')][-1:]  # the innermost line is the last one
+    in_java = [line for line in lines if line.startswith("\tat ")][:1]  # and in Java the first one
+    return error.code, error.function, error.message.partition(":")[0], "".join(in_python or in_java)
 
 
 def shrink(recording: Recording, registry: Registry, *, state_keys: Sequence[bytes] = ()) -> ShrinkResult:

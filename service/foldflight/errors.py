@@ -149,7 +149,7 @@ class RejectedError(FoldflightError):
     ...     connect("embedded:")["summ"]
     ... except RejectedError as error:
     ...     print(error)
-    UNKNOWN_FUNCTION: there is no function 'summ'; did you mean sum?
+    UNKNOWN_FUNCTION: there is no function 'summ' here; did you mean sum?
       function: summ
       (see docs/reference/errors.md#unknown_function)
     """

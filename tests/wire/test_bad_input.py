@@ -86,6 +86,15 @@ def test_a_server_that_lacks_a_function_is_named(server: ProcessServer, flight: 
         client.get_flight_info(fl.FlightDescriptor.for_path("coutn"))
 
 
+def test_a_function_that_the_servers_lack_is_told_with_their_urls(server: ProcessServer) -> None:
+    """Of `connect`, the error has the URLs, and tells where a server has its functions from."""
+    functions = connect(server.url)
+    with pytest.raises(RejectedError, match=f"'xyz' on {server.url}, .* `foldflight serve MODULE`.*; there are app"):
+        _ = functions["xyz"]
+    with pytest.raises(AttributeError, match=f"'coutn' on {server.url}, .*; did you mean count"):
+        _ = functions.coutn
+
+
 def test_another_version_has_another_fingerprint(server: ProcessServer) -> None:
     """A query planned with one version of a function is refused by a server with another."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import keyword
 import re
@@ -20,7 +19,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions.author.spec import FunctionKind
 from foldflight.functions.query.call import check_known, check_names
 from foldflight.functions.query.frame import ForcedWay, FrameBound, WindowFrame
-from foldflight.functions.registry import Registry
+from foldflight.functions.registry import Registry, unknown_function
 
 if TYPE_CHECKING:
     from foldflight.client.flight_transport import FlightTransport
@@ -590,9 +589,11 @@ class Functions(Mapping[str, FunctionHandle]):
         try:
             return self._handles[name]
         except KeyError:
-            close = difflib.get_close_matches(name, self._handles, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(self._handles))}"
-            raise RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r}; {hint}", function=name) from None
+            where = "here"
+            if not isinstance(self.transport, EmbeddedTransport):
+                urls = ",".join(self.transport.urls)
+                where = f"on {urls}, which has those of `foldflight serve MODULE` and of register"
+            raise unknown_function(name, self._handles, where) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._handles

@@ -90,6 +90,12 @@ such a column is refused (SCHEMA_MISMATCH), whether a call uses it or not: cast 
 
 Python does not compare naive and aware datetimes: begin an accumulator with None, not with `datetime.min`.
 
+## Decimals
+
+`Decimal` without more is DECIMAL(38, 18). A decimal of the accumulator has the scale of its type, so as a text it has
+18 digits behind the point: `str(total)` is `924.150000000000000000`, where the class alone in Python has `924.15`.
+Annotate it with the scale that you want to see, `total: Annotated[Decimal, "DECIMAL(18, 2)"]`; the numbers are equal.
+
 ## NULL and NaN
 
 NULL is None, as argument and as result; `skip_nulls=True` leaves out rows with a NULL argument. NaN is a number of

@@ -44,6 +44,14 @@ def added_up(text: str) -> int:
 
 
 @udf
+def heaviest(text: str) -> float:
+    weights: dict[str, float] = {}
+    for word in text.split():
+        weights[word] = weights.get(word, 0) + 0.5
+    return max(weights.values()) if weights else 0.0
+
+
+@udf
 def most_frequent(text: str) -> int:
     counts: dict[str, int] = {}
     for word in text.split():
@@ -277,6 +285,7 @@ FUNCTIONS = [
     shouted,
     trimmed,
     added_up,
+    heaviest,
     most_frequent,
     parted,
     repeated,

@@ -240,7 +240,7 @@ def test_functions_of_a_server_are_created_by_a_link(db: Any) -> None:
         sql(db, f"CREATE OR REPLACE FUNCTION split_of(STRING) RETURNS TABLE (word STRING, at INT) AS 'split' {link}")
         query = "SELECT product_of(v, at), word FROM VALUES (3, 'a b') AS t(v, s), LATERAL split_of(s)"
         assert values(sql(db, query)) == [(0, "a"), (3, "b")]
-        with pytest.raises(SqlError, match="there is no function 'mutliply' on .*; did you mean multiply"):
+        with pytest.raises(SqlError, match=r"there is no function 'mutliply' on .*; did you mean multiply"):
             sql(db, f"CREATE FUNCTION y(BIGINT) RETURNS BIGINT AS 'mutliply' {link}")
 
 

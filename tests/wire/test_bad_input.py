@@ -89,9 +89,9 @@ def test_a_server_that_lacks_a_function_is_named(server: ProcessServer, flight: 
 def test_a_function_that_the_servers_lack_is_told_with_their_urls(server: ProcessServer) -> None:
     """Of `connect`, the error has the URLs, and tells where a server has its functions from."""
     functions = connect(server.url)
-    with pytest.raises(RejectedError, match=f"'xyz' on {server.url}, .* `foldflight serve MODULE`.*; there are app"):
+    with pytest.raises(RejectedError, match=rf"'xyz' on {server.url}, .* `foldflight serve MODULE`.*; there are app"):
         _ = functions["xyz"]
-    with pytest.raises(AttributeError, match=f"'coutn' on {server.url}, .*; did you mean count"):
+    with pytest.raises(AttributeError, match=rf"'coutn' on {server.url}, .*; did you mean count"):
         _ = functions.coutn
 
 

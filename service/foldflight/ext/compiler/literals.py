@@ -337,6 +337,10 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
             other = typemap.get(arguments[1].name)
             if isinstance(other, containers.ContainerType) and other.contents.shape == shape and not other.view:
                 return other.contents
+        if callee.value is containers.get_number:
+            key, value = _part_of(typemap.get(arguments[1].name)), _sum_with(code, typemap, statement.target.name)
+            if key is not None and value is not None:
+                return Contents(shape, key, value)
         if callee.value not in _PUTTING:
             continue
         positions = _PUTTING[callee.value][-1 if shape == "list" else 0 :]
@@ -344,6 +348,18 @@ def _contents_of(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str,
         parts = [part for each in added_arguments if (part := _part_of(typemap.get(each.name))) is not None]
         if len(parts) == (2 if shape == "dict" else 1):
             return Contents(shape, parts[0], parts[1] if shape == "dict" else None)
+    return None
+
+
+def _sum_with(code: ir.FunctionIR, typemap: dict[str, types.Type], name: str) -> Element | None:
+    """Return the element type of the sum of an int, which a variable holds, and another number; None while unknown."""
+    names = _aliases(code, name)
+    for statement, _ in _calls_of_stand_ins(code):
+        arguments = statement.value.args
+        if len(arguments) == 2 and any(each.name in names for each in arguments):
+            kinds = [inner_kind(typemap.get(each.name)) for each in arguments if each.name not in names]
+            if kinds in (["int"], ["float"]):
+                return Element((kinds[0],))
     return None
 
 

@@ -17,6 +17,7 @@ from numba.core.typing import signature
 
 from foldflight.ext.compiler.generated import llvm_function, register_jitable
 
+_INT_MAX: Final = (1 << 63) - 1
 _EXACT: Final = 1 << 53  # floats represent smaller integers exactly
 _HALF: Final = 9223372036854775808.0  # 2**63, the first float beyond an int64
 
@@ -290,6 +291,20 @@ def index_of(index: int, length: int) -> int:
 def bound_of(index: int, length: int) -> int:
     """Return a bound of a slice as a position in a sequence, or its end."""
     return max(0, index + length) if index < 0 else min(index, length)
+
+
+@register_jitable
+def steps_of(start: int, stop: int, step: int, length: int) -> tuple[int, int, int]:
+    """Return the first position of a slice with a step, the step, and the number of positions."""
+    if step == 0:
+        raise ValueError
+    step = max(step, -_INT_MAX)  # as in CPython, so that it can be negated
+    least, most = (-1, length - 1) if step < 0 else (0, length)
+    first = max(least, start + length) if start < 0 else min(start, most)
+    last = max(least, stop + length) if stop < 0 else min(stop, most)
+    if step < 0:
+        return first, step, (first - last - 1) // -step + 1 if last < first else 0
+    return first, step, (last - first - 1) // step + 1 if first < last else 0
 
 
 @register_jitable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Final
@@ -18,7 +19,7 @@ from numba.extending import intrinsic, lower_cast, register_model
 
 from foldflight.ext.compiler import memory
 from foldflight.ext.compiler.arena import HEADER, Contents, Element
-from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, sub_int
+from foldflight.ext.compiler.arithmetic import add_int, bound_of, index_of, steps_of, sub_int
 from foldflight.ext.compiler.control_block import load, store
 from foldflight.ext.compiler.generated import llvm_function, register_jitable
 from foldflight.ext.compiler.memory import dict_operations, word_at
@@ -966,9 +967,19 @@ def get_item(me: ContainerType, index: Any) -> Any:
 
 
 def _slice(me: ContainerType, index: types.SliceType) -> Any:
-    if index.has_step:
-        raise Unsupported("it takes a slice with a step")
     as_container, stride = container_at(ContainerType(me.contents, changeable=False)), me.contents.stride
+    if index.has_step:
+        whole = memory.words_tuple(stride)
+
+        def every(me: Any, index: Any) -> Any:
+            header = header_of(me)
+            start, step, count = steps_of(index.start, index.stop, index.step, load(header + memory.USED))
+            into = memory.new_header(header)
+            for number in range(count):
+                memory.append(into, whole(memory.address_of(header, (start + number * step) * stride)))
+            return as_container(into)
+
+        return every
 
     def part(me: Any, index: Any) -> Any:
         header = header_of(me)
@@ -1216,6 +1227,68 @@ def _extreme_of(name: str, symbol: str) -> Any:
     return choose
 
 
+@implementation
+def _exact_total(me: Any) -> Any:
+    """Implement `math.fsum` with CPython's algorithm: the partial sums do not overlap, and together are exact."""
+    _number_kind(me, "math.fsum")
+    word = llvm_function(types.int64, types.float64)(
+        lambda context, builder, number: builder.bitcast(number, llvm.IntType(64))
+    )
+    value = _value_at(Element(("float",)))
+    at = register_jitable(lambda header, index: value(memory.address_of(header, index)))
+
+    @register_jitable
+    def add(partials: int, number: float) -> None:
+        kept = 0
+        for index in range(load(partials + memory.USED)):
+            part = at(partials, index)
+            if abs(number) < abs(part):
+                number, part = part, number
+            high = number + part
+            low = part - (high - number)
+            if low != 0.0:
+                memory.replace_item(partials, kept, (word(low),))
+                kept += 1
+            number = high
+        store(partials + memory.USED, kept)
+        if number != 0.0:
+            if not math.isfinite(number):
+                raise OverflowError  # the interpreter knows whether infinity is the sum, or an error
+            memory.append(partials, (word(number),))
+
+    @register_jitable
+    def rounded(partials: int) -> float:
+        left = load(partials + memory.USED)
+        if left == 0:
+            return 0.0
+        left -= 1
+        high, low = at(partials, left), 0.0
+        while left > 0:
+            left -= 1
+            before, part = high, at(partials, left)
+            high = before + part
+            low = part - (high - before)
+            if low != 0.0:
+                break
+        if left > 0 and ((low < 0.0 and at(partials, left - 1) < 0.0) or (low > 0.0 and at(partials, left - 1) > 0.0)):
+            twice = low * 2.0  # half of a unit of the last digit, and more: it is not a tie
+            above = high + twice
+            if twice == above - high:
+                high = above
+        return high
+
+    def exact_total(me: Any) -> float:
+        partials = memory.new_header(header_of(me))
+        for each in _entries(me):
+            number = float(each)
+            if not math.isfinite(number):
+                raise ValueError
+            add(partials, number)
+        return rounded(partials)
+
+    return exact_total
+
+
 _COMPENSATED: Final = sys.version_info >= (3, 12)  # `sum` of floats is compensated since Python 3.12
 
 
@@ -1412,22 +1485,31 @@ def equality(me: Any, other: Any, same: Any) -> Any:
 
 @implementation
 def copy_of(me: Any) -> Any:
-    """Copy a list, or the keys or values of a dict, to a temporary list."""
-    part = me.part if isinstance(me, ContainerType) else None
-    if part is None or me.contents.shape == "set" or part.nested is not None:
-        raise Unsupported(f"it sorts {describe_type(me)} with reverse=")
-    as_container, words = (
-        container_at(ContainerType(Contents("list", part), changeable=False)),
-        _words_of(part, "an item"),
-    )
+    """Implement `list(me)` of a list, a deque, a text, or the keys, values or items of a dict: a temporary list."""
+    part = _element_of(me)
+    if part is None:
+        raise Unsupported(f"it makes a list of {describe_type(me)}")
+    empty, words = empty_of(Contents("list", part)), _words_of(part, "an item")
 
     def copy(me: Any) -> Any:
-        into = memory.new_header(header_of(me))
-        for item in _entries(me):
-            memory.append(into, words(item))
-        return as_container(into)
+        into = empty()
+        for item in me:
+            memory.append(header_of(into), words(item))
+        return into
 
     return copy
+
+
+def _element_of(me: Any) -> Element | None:
+    """Return the elements of a list of what a loop yields; None if compiled code has no list of them."""
+    if inner_kind(me) == "text":
+        return Element(("text",))
+    if not isinstance(me, ContainerType):
+        return None
+    part, key, value = me.part, me.contents.key, me.contents.value
+    if me.view == "items" and value is not None and not (key.is_tuple or value.is_tuple):
+        part = Element((*key.kinds, *value.kinds), is_tuple=True)
+    return None if part is None or (me.contents.nested is not None and me.view in ("items", "values")) else part
 
 
 def _bisect(*, right: bool) -> Any:
@@ -1481,6 +1563,8 @@ PUSHING: Final = (_heap("heappush", pushes=True, pops=False), _heap_replace, _pu
 CALLS: Final[dict[Any, Any]] = {
     sorted: _ordered_list,
     sum: _total,
+    math.fsum: _exact_total,
+    list: copy_of,
     any: _any_or_all(stops_at=True),
     all: _any_or_all(stops_at=False),
     slice: slice,

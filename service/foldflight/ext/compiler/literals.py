@@ -23,7 +23,7 @@ from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
 
 # They consume the whole generator, so its values may be calculated in advance.
-_TAKING: Final = (sum, sorted, min, max)
+_TAKING: Final = (list, max, min, sorted, sum)
 # They may stop before its end. Its values are calculated in advance if that changes nothing: an exception has the row
 # interpreted in any case.
 _STOPPING: Final = (any, all)

@@ -387,13 +387,15 @@ def _round(a: Any, places: Any = None) -> Any:
     return lambda a, places=None: formats.round_to(_float(a), places)
 
 
+_floor_quotient: Final = _binary("//", arithmetic.floordiv_int, arithmetic.floordiv_float)
+_rest: Final = _binary("%", arithmetic.mod_int, arithmetic.mod_float)
 OPERATORS: Final[dict[Any, Any]] = {
     operator.add: containers.new_from_both(_plus, "list"),
     operator.sub: _binary("-", arithmetic.sub_int, _plain(operator.sub)),
     operator.mul: _times,
     operator.truediv: _binary("/", arithmetic.truediv_int, arithmetic.truediv_float),
-    operator.floordiv: _binary("//", arithmetic.floordiv_int, arithmetic.floordiv_float),
-    operator.mod: _binary("%", arithmetic.mod_int, arithmetic.mod_float),
+    operator.floordiv: _floor_quotient,
+    operator.mod: _rest,
     operator.pow: _binary("**", arithmetic.pow_int, arithmetic.pow_float),
     operator.lshift: _binary("<<", arithmetic.lshift_int),
     operator.rshift: _binary(">>", arithmetic.rshift_int),
@@ -424,8 +426,16 @@ IN_PLACE: Final[dict[Any, Any]] = {
     operator.or_: containers.in_place(OPERATORS[operator.or_], "set dict"),
 }
 
+
+@implementation
+def _quotient_and_rest(a: Any, b: Any) -> Any:
+    """Implement `divmod(a, b)`."""
+    return lambda a, b: (_floor_quotient(a, b), _rest(a, b))
+
+
 CALLS: Final[dict[Any, Any]] = {
     **containers.CALLS,
+    divmod: _quotient_and_rest,
     bool: truth,
     int: _int_of,
     bytes: string_ops.bytes_of,

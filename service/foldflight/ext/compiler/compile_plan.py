@@ -39,6 +39,7 @@ from foldflight.ext.compiler.untyped_accumulators import (
     hints_of,
     inferred_types,
     is_object,
+    optional_tuple,
     untyped_reason,
 )
 from foldflight.ext.compiler.uses import find_uses
@@ -378,15 +379,20 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
         hint = hints.get("value")
         return RecordLayout((_field("value", "", type_, hint, fresh, isinstance(bound.serializer, Nullable)),))
-    fields, parts = _members_of("", arrow, cls, fresh, hints)
-    return RecordLayout(tuple(fields), parts=tuple(parts))
+    fields, parts, tuples = _members_of("", arrow, cls, fresh, hints)
+    return RecordLayout(tuple(fields), parts=tuple(parts), tuples=tuple(tuples))
 
 
 def _members_of(
     path: str, type_: pa.DataType, cls: type, instance: Any, hints: Mapping[str, Any]
-) -> tuple[list[RecordField], list[tuple[str, type]]]:
-    """Return the fields of an object with annotations, and the objects within it. `path` stands before their names."""
-    fields, parts = [], []
+) -> tuple[list[RecordField], list[tuple[str, type]], list[tuple[str, type]]]:
+    """Return the fields of an object with annotations, and the objects and the tuples within it.
+
+    `path` stands before their names.
+    """
+    fields: list[RecordField] = []
+    parts: list[tuple[str, type]] = []
+    tuples: list[tuple[str, type]] = []
     for member in type_:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Unsupported(f"{cls.__name__}.{member.name} is a property")
@@ -394,12 +400,16 @@ def _members_of(
         name = f"{path}{member.name}"
         if pa.types.is_struct(member.type) and is_object(value) and hint is type(value):
             inner = type(value)
-            own_fields, own_parts = _members_of(f"{name}.", member.type, inner, value, hints_of(inner))
+            own_fields, own_parts, own_tuples = _members_of(f"{name}.", member.type, inner, value, hints_of(inner))
             fields += own_fields
             parts += [(f"{name}.", inner), *own_parts]
+            tuples += own_tuples
+        elif pa.types.is_struct(member.type) and (tuple_class := optional_tuple(hint)) is not None:
+            fields += (RecordField(f"{name}.{each.name}", _item_kind(name, each.type), True) for each in member.type)
+            tuples.append((f"{name}.", tuple_class))
         else:
             fields.append(_field(name, name, member.type, hint, value, may_be_none(hint) or value is None))
-    return fields, parts
+    return fields, parts, tuples
 
 
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:
@@ -488,7 +498,7 @@ def _members(
         return members
     names = [field.name for field in layout.fields]
     if cls is not None:
-        return {name: operator.attrgetter(name)(accumulator) for name in names}
+        return {field.name: layout.value_of(accumulator, field) for field in layout.fields}
     return dict(zip(names, accumulator if isinstance(accumulator, tuple) else (accumulator,), strict=True))
 
 

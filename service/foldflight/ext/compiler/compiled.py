@@ -245,7 +245,8 @@ class CompiledAccumulators(GroupsAccumulator):
             objects = [each for accumulator in accumulators for each in _objects(accumulator, self._program.layout)]
         if len({*map(id, objects)}) < len(objects):
             return None  # a record would make two lists of one list that is shared
-        if accumulator_types is None and any(_record_would_change(accumulator, fields) for accumulator in accumulators):
+        layout = self._program.layout
+        if accumulator_types is None and any(_record_would_change(accumulator, layout) for accumulator in accumulators):
             return None
         for field in fields:
             if field.contents is not None and field.contents.shape != "list" and "float" in field.contents.key.kinds:
@@ -528,9 +529,10 @@ class CompiledAccumulators(GroupsAccumulator):
 
     @property
     def _nests(self) -> bool:
-        """Whether states are structs with other structs inside, for the objects within an accumulator."""
+        """Whether states are structs with other structs inside, for the objects and tuples within an accumulator."""
         assert self._program is not None
-        return self._program.untyped_accumulators is None and len(self._program.layout.parts) > 0
+        layout = self._program.layout
+        return self._program.untyped_accumulators is None and bool(layout.parts or layout.tuples)
 
     @property
     def _types(self) -> list[pa.DataType]:
@@ -597,7 +599,7 @@ class CompiledAccumulators(GroupsAccumulator):
             else:
                 columns.append(self._arena.column(records[field.name], field.contents, expected, narrow=narrow))
         if self._nests:
-            return _as_structs(columns, type_, {path for path, _ in self._program.layout.parts}, narrow=narrow)
+            return _as_structs(columns, type_, self._program.layout, narrow=narrow)
         return struct_of(columns, type_, narrow=narrow)
 
     def _records(self, states: pa.Array, *, may_copy: bool = True) -> Any | None:
@@ -610,7 +612,7 @@ class CompiledAccumulators(GroupsAccumulator):
         assert self._program is not None
         self._retain(self._program, [states], may_copy=may_copy)
         records, fields = np.zeros(len(states), self._program.dtype), self._program.layout.fields
-        columns = _flat(states, [field.name for field in fields]) if self._nests else _columns(states, len(fields))
+        columns = _flat(states, self._program.layout) if self._nests else _columns(states, len(fields))
         if columns is None:
             return None
         words = 0
@@ -684,31 +686,49 @@ def _columns(states: pa.Array, count: int) -> list[pa.Array]:
     return [states.field(index) if pa.types.is_struct(states.type) else states for index in range(count)]
 
 
-def _flat(states: pa.Array, names: Sequence[str]) -> list[pa.Array] | None:
-    """Return the columns of fields by their names, such as `x.count`; None if an object within a state is NULL."""
-    columns = []
-    for name in names:
-        column = states
-        for part in name.split("."):
-            if column.null_count:
-                return None
-            column = column.field(part)
+def _flat(states: pa.Array, layout: RecordLayout) -> list[pa.Array] | None:
+    """Return the columns of fields, such as `x.count`.
+
+    Returns:
+        One column a field; None if an object within a state is NULL, or a member of a tuple that is not.
+    """
+    columns, tuples = [], {path for path, _ in layout.tuples}
+    for field in layout.fields:
+        column, path = states, ""
+        for name in field.name.split("."):
+            if path not in tuples:
+                if column.null_count:
+                    return None
+                column = column.field(name)
+            else:
+                nulls = column.null_count
+                column = column.flatten()[column.type.get_field_index(name)]  # NULL where the tuple is
+                if column.null_count > nulls:
+                    return None
+            path += f"{name}."
         columns.append(column)
     return columns
 
 
 def _as_structs(
-    columns: Sequence[pa.Array | None], type_: pa.DataType, parts: set[str], *, narrow: bool
+    columns: Sequence[pa.Array | None], type_: pa.DataType, layout: RecordLayout, *, narrow: bool
 ) -> pa.Array | None:
-    """Return columns of fields as states of `type_`, whose structs have the names `parts`; None if one is None."""
+    """Return columns of fields as states of `type_`, with a struct for each object and tuple; None if one is None."""
     remaining_columns = iter(columns)
+    tuples = {path for path, _ in layout.tuples}
+    structs = {*tuples, *(path for path, _ in layout.parts)}
 
     def make_array(inner: pa.DataType, path: str) -> pa.Array | None:
         members = [
-            make_array(each.type, f"{path}{each.name}.") if f"{path}{each.name}." in parts else next(remaining_columns)
+            make_array(each.type, f"{path}{each.name}.")
+            if f"{path}{each.name}." in structs
+            else next(remaining_columns)
             for each in inner
         ]
-        return struct_of(members, inner, narrow=narrow)
+        array = struct_of(members, inner, narrow=narrow)
+        if path not in tuples or array is None:
+            return array
+        return pa.StructArray.from_arrays(array.flatten(), fields=list(array.type), mask=array.field(0).is_null())
 
     return make_array(type_, "")
 
@@ -739,10 +759,21 @@ def _has_nan(keys: Any) -> bool:
     return any(each != each for each in members)  # noqa: PLR0124
 
 
-def _record_would_change(accumulator: Any, fields: Sequence[RecordField]) -> bool:
-    """Return whether a record would change an accumulator: an int among floats, or a decimal that is -0."""
-    for index, field in enumerate(fields):
-        value = accumulator[index] if isinstance(accumulator, tuple) else _member(accumulator, field.name)
+def _record_would_change(accumulator: Any, layout: RecordLayout) -> bool:
+    """Return whether a record would change an accumulator.
+
+    It would if there is an int among floats, a decimal that is -0, or another tuple than its annotation tells.
+    """
+    for path, cls in layout.tuples:
+        held: Any = _member(accumulator, path[:-1])
+        members = list(held) if isinstance(held, tuple) and type(held) is cls else []
+        if held is not None and (len(members) != len(layout.within(path)) or None in members):
+            return True
+    for index, field in enumerate(layout.fields):
+        if isinstance(accumulator, tuple):
+            value = accumulator[index]
+        else:
+            value = layout.value_of(accumulator, field) if "." in field.name else _member(accumulator, field.name)
         if field.vector:
             continue  # its state has the same items, or is refused
         if field.contents is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +21,14 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 from foldflight.ext.compiler.arena import FORMATS, HEADER, Contents
 from foldflight.ext.compiler.containers import ContainerType
 from foldflight.ext.compiler.generated import llvm_function
-from foldflight.ext.compiler.value_types import KINDS, IteratorType, exactly, lower_iterators
+from foldflight.ext.compiler.value_types import (
+    KINDS,
+    IteratorType,
+    describe_type,
+    exactly,
+    inner_kind,
+    lower_iterators,
+)
 from foldflight.ext.compiler.vectors import VectorType
 from foldflight.fold.aggregate.record_layout import record_dtype
 from foldflight.fold.machine_values import TEXTS
@@ -80,11 +88,13 @@ class RecordLayout:
         fields: The attributes.
         exact: Whether storing an int in a float member is an error, because states would differ.
         parts: The objects within the object, as pairs: what stands before the names of their fields, and their class.
+        tuples: The tuples within it, in the same form. Each may be None, and then all its fields are.
     """
 
     fields: tuple[RecordField, ...]
     exact: bool = False
     parts: tuple[tuple[str, type], ...] = ()
+    tuples: tuple[tuple[str, type], ...] = ()
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -96,6 +106,18 @@ class RecordLayout:
         members = self.dtype.fields
         assert members is not None
         return members[member][1]
+
+    def within(self, path: str) -> list[RecordField]:
+        """Return the fields whose names begin with a path, in their order."""
+        return [field for field in self.fields if field.name.startswith(path)]
+
+    def value_of(self, accumulator: Any, field: RecordField) -> Any:
+        """Return the value of a field of an object. It is None for the members of a tuple that is None."""
+        path = field.name[: field.name.rfind(".") + 1]
+        if path not in dict(self.tuples):
+            return operator.attrgetter(field.name)(accumulator)
+        held = operator.attrgetter(path[:-1])(accumulator)
+        return None if held is None else held[self.within(path).index(field)]
 
 
 class Reference(types.Type):
@@ -111,6 +133,7 @@ class Reference(types.Type):
     Attributes:
         fields: The attributes that are values.
         parts: The attributes that are objects.
+        tuples: The types of the attributes that are tuples or None, and their fields.
     """
 
     def __init__(
@@ -128,7 +151,18 @@ class Reference(types.Type):
             for name, own in inner.items()
             if name and "." not in name
         }
+        tuples = {each.removeprefix(path)[:-1]: (each, own) for each, own in layout.tuples if each.startswith(path)}
+        self.tuples = {
+            name: (types.Optional(_tuple_type(layout.within(each), own)), layout.within(each))
+            for name, (each, own) in tuples.items()
+            if "." not in name
+        }
         super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
+
+    @property
+    def count(self) -> int:
+        """The number of its members."""
+        return len(self.fields) + len(self.parts) + len(self.tuples)
 
     @property
     def is_plain(self) -> bool:
@@ -139,9 +173,8 @@ class Reference(types.Type):
         """Return the name of the member with a constant key or index of a dict or list; None if it is none."""
         if self.cls is dict:
             return index if type(index) is str else None
-        count = len(self.fields) + len(self.parts)
-        is_known = type(index) is int and -count <= index < count
-        return f"f{index % count}" if is_known else None
+        is_known = type(index) is int and -self.count <= index < self.count
+        return f"f{index % self.count}" if is_known else None
 
     def static(self, attribute: str) -> Any:
         """Return the attribute of the class, unbound. Raises Unsupported if it does not exist."""
@@ -152,6 +185,8 @@ class Reference(types.Type):
 
     def type_of(self, attribute: str) -> types.Type | None:
         """Return the type of an attribute in the record; None if the record does not have it."""
+        if attribute in self.tuples:
+            return self.tuples[attribute][0]
         field = self.fields.get(attribute)
         if field is None:
             return self.parts.get(attribute)
@@ -172,6 +207,11 @@ class Reference(types.Type):
     def as_tuple(self) -> types.BaseTuple:
         """The type of the record as a tuple."""
         return types.BaseTuple.from_types([self.type_of(name) for name in self.fields], self.tuple_class)
+
+
+def _tuple_type(fields: Sequence[RecordField], cls: type) -> types.BaseTuple:
+    """Return the numba type of a tuple with the values of fields."""
+    return types.BaseTuple.from_types([KINDS[each.kind] for each in fields], cls if is_named_tuple(cls) else None)
 
 
 def is_named_tuple(cls: Any) -> bool:
@@ -269,6 +309,8 @@ def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width
 def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     if attribute in reference.parts:
         return pointer
+    if attribute in reference.tuples:
+        return _load_tuple(context, builder, reference, pointer, *reference.tuples[attribute])
     field = reference.fields[attribute]
     if field.length or field.contents is not None:
         return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
@@ -285,6 +327,56 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
         helper.valid = builder.icmp_unsigned("!=", valid, byte(0))
         value = helper._getvalue()
     return impl_ret_untracked(context, builder, result, value)
+
+
+def _load_tuple(
+    context: Any, builder: Any, reference: Reference, pointer: Any, type_: types.Optional, fields: Sequence[RecordField]
+) -> Any:
+    """Return the tuple that the values of fields are, or None."""
+    values = []
+    for field in fields:
+        model, width = context.data_model_manager[KINDS[field.kind]], context.get_data_type(KINDS[field.kind])
+        data = builder.load(_member(builder, pointer, reference.layout, field.name, width))
+        values.append(model.from_data(builder, data))
+    byte = llvm.IntType(8)
+    valid = builder.load(_member(builder, pointer, reference.layout, fields[0].valid, byte))
+    helper = context.make_helper(builder, type_)
+    helper.data = context.make_tuple(builder, type_.type, values)
+    helper.valid = builder.icmp_unsigned("!=", valid, byte(0))
+    return helper._getvalue()
+
+
+@intrinsic(prefer_literal=True)
+def put_tuple(typing: Any, record: Any, name: Any, value: Any) -> Any:
+    """Store a tuple or None in the attribute of a constant name."""
+    if not isinstance(name, types.StringLiteral):
+        return None
+    type_, fields = record.tuples[name.literal_value]
+    inner = value.type if isinstance(value, types.Optional) else value
+    is_tuple = isinstance(inner, types.BaseTuple) and class_of(inner) is class_of(type_.type)
+    if inner != types.none and not (is_tuple and [*map(inner_kind, inner)] == [each.kind for each in fields]):
+        expected = ", ".join(each.kind for each in fields)
+        raise Unsupported(f"it assigns {describe_type(inner)} to {name.literal_value}, a tuple of {expected} or None")
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        pointer, _, actual = arguments
+        byte, valid = llvm.IntType(8), llvm.IntType(1)(inner != types.none)
+        if isinstance(value, types.Optional):
+            optional = context.make_helper(builder, value, value=actual)
+            actual, valid = optional.data, optional.valid
+        for field in fields:
+            place = _member(builder, pointer, record.layout, field.valid, byte)
+            builder.store(builder.zext(valid, byte), place)
+        with builder.if_then(valid):
+            for index, field in enumerate(fields if inner != types.none else ()):
+                kind, item = KINDS[field.kind], builder.extract_value(actual, index)
+                data = context.data_model_manager[kind].as_data(
+                    builder, context.cast(builder, item, inner[index], kind)
+                )
+                builder.store(data, _member(builder, pointer, record.layout, field.name, context.get_data_type(kind)))
+        return context.get_dummy_value()
+
+    return signature(types.void, record, name, value), generate
 
 
 @lower_setattr_generic(Reference)

@@ -39,7 +39,7 @@ from foldflight.ext.compiler import (
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, attribute_of, inline_comprehensions
-from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple
+from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple, put_tuple
 from foldflight.ext.compiler.value_types import (
     OPTIONALS,
     Struct,
@@ -365,7 +365,7 @@ class _Rewriter:
         if isinstance(type_, Items):
             return type_.length if type_.kind != "byte" else None
         if isinstance(type_, Reference) and type_.cls is list:
-            return len({*type_.fields, *type_.parts})
+            return type_.count
         return None
 
     def run(self) -> None:
@@ -501,6 +501,10 @@ class _Rewriter:
         """Replace the assignment of an attribute of the accumulator, or of the value of a fixed key."""
         if statement.attr in reference.parts:
             raise Unsupported(f"it replaces the object {statement.attr}; only its members can be assigned")
+        if statement.attr in reference.tuples:
+            name = self.constant(statement.attr, statement.loc)
+            self.call(put_tuple, (statement.target, name, statement.value), statement.loc)
+            return
         if statement.attr not in reference.fields:
             lacks = "a new accumulator does not have" if reference.layout.exact else "its class does not annotate"
             raise Unsupported(f"it assigns {statement.attr}, which {lacks}")
@@ -608,9 +612,12 @@ class _Rewriter:
             self.output.append(ir.Assign(expr, target, loc))
         elif expr.op == "exhaust_iter" and self.is_record(expr.value):
             reference = self.reference(expr.value)
-            if reference is None or reference.cls is dict or expr.count != len({*reference.fields, *reference.parts}):
+            if reference is None or reference.cls is dict or expr.count != reference.count:
                 raise Unsupported("it unpacks a dict, or a list into another number of variables")
             self.output.append(ir.Assign(expr.value, target, loc))
+        elif expr.op == "exhaust_iter" and self.may_be_no_tuple(expr.value):
+            items = ir.Expr.exhaust_iter(self.without_optional(expr.value, loc), expr.count, loc)
+            self.output.append(ir.Assign(items, target, loc))
         elif expr.op in _ALLOWED:
             self.output.append(statement)
         else:
@@ -627,8 +634,11 @@ class _Rewriter:
                 raise Unsupported(f"it uses the key {name!r}, which a new accumulator does not have")
             self.output.append(ir.Assign(ir.Expr.getattr(expr.value, name, loc), target, loc))
         elif expr.op == "getitem" and self.is_member(expr):
-            index = self.constants[expr.index.name]
-            self.output.append(ir.Assign(ir.Expr.static_getitem(expr.value, index, expr.index, loc), target, loc))
+            index, value = self.constants[expr.index.name], self.without_optional(expr.value, loc)
+            self.output.append(ir.Assign(ir.Expr.static_getitem(value, index, expr.index, loc), target, loc))
+        elif expr.op == "static_getitem" and self.may_be_no_tuple(expr.value):
+            value = self.without_optional(expr.value, loc)
+            self.output.append(ir.Assign(ir.Expr.static_getitem(value, expr.index, expr.index_var, loc), target, loc))
         elif self.struct(expr.value) is not None:
             index = expr.index if expr.op == "static_getitem" else self.constants.get(expr.index.name)
             self.field(statement, expr.value, index)
@@ -876,7 +886,7 @@ class _Rewriter:
         if reference is None:
             self.attribute_of_value(statement, expr)
             return
-        if expr.attr in (*reference.fields, *reference.parts) and not reference.is_plain:
+        if expr.attr in (*reference.fields, *reference.parts, *reference.tuples) and not reference.is_plain:
             self.output.append(statement)
             return
         if reference.is_plain:
@@ -897,6 +907,7 @@ class _Rewriter:
     def named_tuple(self, var: ir.Var) -> type | None:
         """Return the class of a variable that is a NamedTuple; None for others, and if it is not known."""
         type_, root = self.type_of(var), self.root(var)
+        type_ = type_.type if isinstance(type_, types.Optional) else type_
         if isinstance(type_, types.BaseTuple):
             return class_of(type_)
         callee_name = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
@@ -910,15 +921,17 @@ class _Rewriter:
 
     def member(self, statement: ir.Assign, expr: ir.Expr, cls: Any) -> None:
         """Replace the use of an attribute of a NamedTuple."""
-        static = inspect.getattr_static(cls, expr.attr, None)
+        static, loc = inspect.getattr_static(cls, expr.attr, None), statement.loc
         if expr.attr in cls._fields:
-            self.output.append(statement)
+            field = ir.Expr.getattr(self.without_optional(expr.value, loc), expr.attr, loc)
+            self.output.append(ir.Assign(field, statement.target, loc))
         elif expr.attr == "_replace":
             self.methods[statement.target.name] = _Method(_REPLACE, self.snapshot(expr.value, statement.loc))
         elif isinstance(static, property):
-            self.emit_call(statement.target, self.compile_callee(static.fget), (expr.value,), statement.loc)
+            receiver = self.without_optional(expr.value, loc)
+            self.emit_call(statement.target, self.compile_callee(static.fget), (receiver,), loc)
         elif isinstance(static, python.FunctionType):
-            receiver = self.snapshot(expr.value, statement.loc)
+            receiver = self.without_optional(self.snapshot(expr.value, loc), loc)
             self.methods[statement.target.name] = _Method(self.compile_callee(static), receiver)
         else:
             raise Unsupported(f"it uses {cls.__name__}.{expr.attr}")
@@ -1063,8 +1076,9 @@ class _Rewriter:
                 raise Unsupported("it calls _replace with arguments without names")
             keyword_names = {name for name, _ in expr.kws}
             members = {name: self.fresh(statement.loc) for name in cls._fields if name not in keyword_names}
+            receiver = self.without_optional(method.receiver, statement.loc)
             for each, target in members.items():
-                getattr_expr = ir.Expr.getattr(method.receiver, each, statement.loc)
+                getattr_expr = ir.Expr.getattr(receiver, each, statement.loc)
                 self.output.append(ir.Assign(getattr_expr, target, statement.loc))
             self.make_named(statement, expr, cls, members)
             return
@@ -1211,9 +1225,15 @@ class _Rewriter:
         return type_ if isinstance(type_, Reference) else None
 
     def is_member(self, expr: ir.Expr) -> bool:
-        """Return whether code reads a member of a tuple accumulator by a constant index in range."""
+        """Return whether code reads a member of a tuple of the accumulator by a constant index in range."""
         type_, index = self.type_of(expr.value), self.constants.get(expr.index.name)
+        type_ = type_.type if isinstance(type_, types.Optional) else type_
         return isinstance(type_, types.BaseTuple) and type(index) is int and -len(type_) <= index < len(type_)
+
+    def may_be_no_tuple(self, var: ir.Var) -> bool:
+        """Return whether a variable is a member of an accumulator that is a tuple or None."""
+        type_ = self.type_of(var)
+        return isinstance(type_, types.Optional) and isinstance(type_.type, types.BaseTuple)
 
     def holds_items(self, var: ir.Var) -> bool:
         """Return whether a variable is a list of fixed length, a container, or what a call returned."""

@@ -63,11 +63,13 @@ class Part:
         path: What stands before the names of its fields: empty for the accumulator, `x.` for its attribute `x`.
         cls: Its class: an author's, a tuple, `dict` with fixed names as keys, or `list` with items of several types.
         members: Its attributes, values by key, or items, in their order.
+        optional: Whether it is a tuple that may be None.
     """
 
     path: str
     cls: type
     members: tuple[RecordField | Part, ...]
+    optional: bool = False
 
     @property
     def fields(self) -> tuple[RecordField, ...]:
@@ -88,15 +90,21 @@ class Part:
 
     def values(self, instance: Any) -> dict[str, Any] | None:
         """Return the members of an object by name; None if it has another class or other members."""
+        if self.optional and instance is None:
+            return dict.fromkeys(self.names)
         if type(instance) is not self.cls:
             return None
         if isinstance(instance, (list, tuple)):
+            if self.optional and None in instance:
+                return None
             return dict(zip(self.names, instance, strict=True)) if len(instance) == len(self.members) else None
         values: dict[str, Any] = instance if isinstance(instance, dict) else vars(instance)
         return values if list(values) == self.names else None
 
     def make(self, values: dict[str, Any]) -> Any:
         """Return an object with the values of fields by name, as the author's code makes it."""
+        if self.optional and values[self.fields[0].name] is None:
+            return None
         members = {
             _name_of(each): each.make(values) if isinstance(each, Part) else values[each.name] for each in self.members
         }
@@ -158,7 +166,9 @@ class UntypedAccumulators:
     @property
     def layout(self) -> RecordLayout:
         """The layout of accumulators in memory."""
-        return RecordLayout(self.fields, exact=True, parts=tuple((each.path, each.cls) for each in self.parts))
+        tuples = tuple((each.path, each.cls) for each in self.parts if each.optional)
+        objects = tuple((each.path, each.cls) for each in self.parts if not each.optional)
+        return RecordLayout(self.fields, exact=True, parts=objects, tuples=tuples)
 
     def column(self, accumulators: Sequence[Any]) -> pa.Array | None:
         """Return n accumulators as a column; None if one has other attributes or types, or too large an int.
@@ -462,6 +472,13 @@ class _Inference:
             names = getattr(value, "_fields", [f"f{index}" for index in range(len(value))])
             return self._part(before, type(value), dict(zip(names, value, strict=True)), self.hints)
         cls = type(value)
+        if value is None and not is_root:
+            kinds = _tuple_kinds(hint)
+            tuple_class, kinds = (optional_tuple(hint), kinds) if kinds else self.uses.tuple_of(path)
+            if tuple_class is not None:
+                names = getattr(tuple_class, "_fields", [f"f{index}" for index in range(len(kinds))])
+                members = [RecordField(f"{path}.{name}", kind, True) for name, kind in zip(names, kinds, strict=True)]
+                return Part(f"{path}.", tuple_class, tuple(members), optional=True)
         if is_object(value):
             self._check_object(cls, value)
             member_hints = self.hints if is_root and self.hints else hints_of(cls)
@@ -652,6 +669,32 @@ def _name_of_element(part: Element) -> str:
         return f"{own.name}[{', '.join(map(_name_of_element, inner))}]"
     names = ", ".join("str" if kind == "text" else kind for kind in part.kinds)
     return f"tuple[{names}]" if part.is_tuple else names
+
+
+def optional_tuple(hint: Any) -> type | None:
+    """Return the class of the tuple in an annotation such as `tuple[int, str] | None`, or None for any other.
+
+    A tuple of any length is another annotation, as is one whose members may be None.
+    """
+    if not may_be_none(hint):
+        return None
+    actual = [each for each in typing.get_args(hint) if each is not type(None)]
+    if len(actual) != 1 or not (is_named_tuple(actual[0]) or typing.get_origin(actual[0]) is tuple):
+        return None
+    members = hints_of(actual[0]).values() if is_named_tuple(actual[0]) else typing.get_args(actual[0])
+    if not members or Ellipsis in members or any(map(may_be_none, members)):
+        return None
+    return actual[0] if is_named_tuple(actual[0]) else tuple
+
+
+def _tuple_kinds(hint: Any) -> tuple[str, ...]:
+    """Return the kinds of the members of a tuple by its annotation; empty if one is unknown."""
+    if optional_tuple(hint) is None:
+        return ()
+    actual = next(each for each in typing.get_args(hint) if each is not type(None))
+    members = hints_of(actual).values() if is_named_tuple(actual) else typing.get_args(actual)
+    kinds = [_ANNOTATED.get(each) for each in members]
+    return () if None in kinds else tuple(map(str, kinds))
 
 
 def hints_of(cls: type) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from numba.core.compiler import run_frontend
 
 from foldflight.ext.compiler.arena import Element
 from foldflight.ext.compiler.datetimes import number_of
+from foldflight.ext.compiler.records import is_named_tuple
 from foldflight.fold.mode import Unsupported
 
 if TYPE_CHECKING:
@@ -87,6 +88,14 @@ class _BoundMethod:
 
 
 @dataclass(frozen=True)
+class _Named:
+    """A new NamedTuple."""
+
+    cls: Any
+    members: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class _Many:
     """What gives values of one kind, such as an iterator."""
 
@@ -99,6 +108,7 @@ class Uses:
 
     stored: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     objects: dict[str, str] = field(default_factory=dict)  # the class of an object that is stored, or of a container
+    tuples: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))  # classes of tuples, and their kinds
     keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     made: Mapping[str, type] = field(default_factory=dict)  # the class of the containers that a defaultdict makes
@@ -107,6 +117,10 @@ class Uses:
     def kind(self, path: str) -> str | None:
         """Return the kind that is stored in a field; None if it is unknown, or there are several."""
         return _only(self.stored.get(path, ()))
+
+    def tuple_of(self, path: str) -> tuple[Any, tuple[str, ...]]:
+        """Return the class and the kinds of the tuple that is stored in a field; (None, ()) if it is unknown."""
+        return (None, ()) if self.stored.get(path) else _only(self.tuples.get(path, ())) or (None, ())
 
     def elements(self, path: str, is_dict: bool) -> list[Element | None]:
         """Return the values that code puts into a container: items, or keys and values; each None if it is unknown."""
@@ -181,6 +195,7 @@ class _Reader:
         self.fields: dict[str, RecordField] = {each.name: each for each in getattr(root, "fields", (root,))}
         self.is_value = members is None
         self.parts = {each.path for each in getattr(root, "parts", ())}
+        self.tuples = {each.path[:-1]: each for each in getattr(root, "parts", ()) if each.optional}
         self.depth = 0
         self.added = self.find_added()
 
@@ -230,9 +245,14 @@ class _Reader:
     def store(self, place: Any, value: ir.Var) -> None:
         if isinstance(place, _Place):
             self.name_object(place.path, value)
-        value_kind = self.kind(self.of(value))
+        actual = self.of(value)
+        value_kind = self.kind(actual)
         if isinstance(place, _Place) and isinstance(value_kind, str) and value_kind != _NONE:
             self.uses.stored[place.path].add(value_kind)
+        is_tuple = isinstance(value_kind, tuple) and all(isinstance(each, str) for each in value_kind)
+        if isinstance(place, _Place) and is_tuple and _NONE not in value_kind:
+            made_by = self.tuples.get(self.path_of(actual), actual)
+            self.uses.tuples[place.path].add((getattr(made_by, "cls", tuple), value_kind))
 
     def name_object(self, path: str, value: ir.Var) -> None:
         """Record the class of an object or a container that is put somewhere, for the reason why it is not compiled."""
@@ -351,11 +371,13 @@ class _Reader:
         if isinstance(value, _Place):
             path = self.path_of(value)
             known_field = self.fields.get(path)
+            if path in self.tuples:
+                return tuple(each.kind for each in self.tuples[path].fields)
             if known_field is None or known_field.is_container or self.shape_of(value):
                 return None
             return known_field.kind or self.uses.kind(path)
-        if isinstance(value, tuple):
-            return tuple(map(self.kind, value))
+        if isinstance(value, (tuple, _Named)):
+            return tuple(map(self.kind, value if isinstance(value, tuple) else value.members))
         return value if isinstance(value, str) else None
 
     def of(self, var: Any) -> Any:
@@ -425,6 +447,8 @@ class _Reader:
                 return _Object(inspect.getattr_static(base.value, name))
             except AttributeError:
                 return None
+        if isinstance(base, _Named) and name in base.cls._fields:
+            return base.members[base.cls._fields.index(name)]
         return "int" if name in _ATTRIBUTES else _BoundMethod(base, name)
 
     def item(self, holder: Any, index: Any) -> Any:
@@ -499,6 +523,9 @@ class _Reader:
             return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(return_hint)
         if called_function is slice:
             return _Object(slice(None))
+        if called_function is not None and is_named_tuple(called_function):
+            are_all = len(called_function._fields) == len(arguments)
+            return _Named(called_function, tuple(arguments)) if are_all else None
         items = [*map(self.items_of, arguments)]
         if called_function in _PASSING and len(items) == 1:
             return _Many(items[0])

@@ -1,0 +1,242 @@
+"""Tuples that may be None, in compiled code: rows, states, values and errors are those of the interpreter."""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foldflight import udaf
+from foldflight.ext.compiler import Programs
+from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.store import LoopStore
+from tests.effort import examples
+from tests.laws.alike import VALUES, bound_of, folds_alike, interpret
+
+
+class Tick(NamedTuple):
+    """A price at a time."""
+
+    at: datetime
+    price: float
+    note: str = "-"
+
+    @property
+    def double(self) -> float:
+        return self.price * 2
+
+    def above(self, limit: float) -> bool:
+        return self.price > limit
+
+
+@dataclass
+class Candle:
+    first: Tick | None = None
+    last: Tick | None = None
+    highest: tuple[float, str] | None = None
+    count: int = 0
+
+
+@udaf
+class Candles:
+    """Typed states. One row in some has an error after it has changed the accumulator."""
+
+    def create_accumulator(self) -> Candle:
+        return Candle()
+
+    def accumulate(self, acc: Candle, at: datetime, price: float, name: str) -> None:
+        tick = Tick(at, price)
+        if acc.first is None or tick.at < acc.first.at:
+            acc.first = tick
+        if not acc.last or at >= acc.last.at:
+            acc.last = Tick(at, price, name) if price > 0 else tick
+        if acc.highest is None or price > acc.highest[0]:
+            acc.highest = (price, name)
+        acc.count += 1
+        if name == "b":
+            acc.first = None
+            acc.highest = None
+        if price == 1.5:
+            raise ValueError("one and a half")
+
+    def retract(self, acc: Candle, at: datetime, price: float, name: str) -> None:
+        acc.first = acc.last
+        if acc.last is not None:
+            acc.last = acc.last._replace(price=acc.last.double, note=name)
+        if acc.highest is not None:
+            high, text = acc.highest
+            acc.highest = (high - price, text + name)
+
+    def merge(self, acc: Candle, other: Candle) -> None:
+        if other.first is not None and (acc.first is None or other.first.at < acc.first.at):
+            acc.first = other.first
+        acc.last = other.last if acc.last is None else acc.last
+        if acc.highest is None or (other.highest is not None and other.highest[0] > acc.highest[0]):
+            acc.highest = other.highest
+        acc.count += other.count
+
+    def get_value(self, acc: Candle) -> str:
+        if acc.first is None:
+            return "none" if acc.last is None else f"{acc.last.price:.1f}{acc.last.note}"
+        above = acc.last is not None and acc.last.above(acc.first.double)
+        return f"{acc.first.at:%Y} {acc.first.note} {above} {acc.highest is None} {acc.count}"
+
+
+@udaf
+class LatestOfDict:
+    """A dict with fixed keys, one of which is a pair after the first row; the states are pickles."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {"best": None, "count": 0}
+
+    def accumulate(self, acc, at: datetime, name: str):  # type: ignore[no-untyped-def]
+        acc["count"] += 1
+        if acc["best"] is None or at > acc["best"][0]:
+            acc["best"] = (at, name)
+
+    def retract(self, acc, at: datetime, name: str):  # type: ignore[no-untyped-def]
+        if acc["best"] and acc["best"][0] == at:
+            acc["best"] = None
+
+    def merge(self, acc, other):  # type: ignore[no-untyped-def]
+        if other["best"] is not None and (acc["best"] is None or other["best"][0] > acc["best"][0]):
+            acc["best"] = other["best"]
+        acc["count"] += other["count"]
+
+    def get_value(self, acc) -> str | None:  # type: ignore[no-untyped-def]
+        return acc["best"][-1] if acc["best"] else None
+
+
+class Ends:
+    """Attributes without annotations; one of them is an object with such an attribute."""
+
+    def __repr__(self) -> str:
+        return f"{self.low} {self.high} {vars(self.inner)}"
+
+    def __init__(self) -> None:
+        self.low = None
+        self.high = None
+        self.inner = Inner()
+
+
+class Inner:
+    def __init__(self) -> None:
+        self.pair = None
+        self.total = 0.0
+
+
+@udaf
+class LowAndHigh:
+    """NamedTuples and pairs in attributes, also of an object within the accumulator, that are copied and unpacked."""
+
+    def create_accumulator(self) -> Ends:
+        return Ends()
+
+    def accumulate(self, acc: Any, at: datetime, price: float, name: str) -> None:
+        acc.low = Tick(at, price, name) if acc.low is None or price < acc.low.price else acc.low
+        high = acc.high
+        if high is None or high.price < price:
+            acc.high = Tick(at, price, name)
+        acc.inner.pair = (price, acc.inner.total)
+        acc.inner.total += price
+        if name == "a":
+            _, before = acc.inner.pair
+            acc.inner.total = before
+        if not acc.high:
+            acc.inner.pair = None
+
+    def retract(self, acc: Any, at: datetime, price: float, name: str) -> None:
+        acc.low, acc.high = acc.high, acc.low
+        acc.inner.total -= acc.inner.pair[0]
+
+    def merge(self, acc: Any, other: Any) -> None:
+        if other.low is not None:
+            acc.low = other.low
+        acc.inner.pair = other.inner.pair
+
+    def get_value(self, acc: Any) -> float | None:
+        if acc.low is None or acc.inner.pair is None:
+            return None
+        return float(acc.low.price + acc.inner.pair[1])
+
+
+@udaf
+class InList:
+    """A list whose first item is None at first."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return [None, 0]
+
+    def accumulate(self, acc, count: int, name: str):  # type: ignore[no-untyped-def]
+        acc[1] += 1
+        if acc[0] is None or count > acc[0][0]:
+            acc[0] = (count, name, acc[1])
+
+    def merge(self, acc, other):  # type: ignore[no-untyped-def]
+        if acc[0] is None:
+            acc[0] = other[0]
+        acc[1] += other[1]
+
+    def get_value(self, acc) -> int | None:  # type: ignore[no-untyped-def]
+        return None if acc[0] is None else acc[0][0] + acc[0][2]
+
+
+@dataclass
+class Whole:
+    pair: tuple[float, int] | None = None
+    total: float = 0.0
+
+
+@udaf
+class Wholes:
+    """The first pair, which `or` chooses in merge."""
+
+    def create_accumulator(self) -> Whole:
+        return Whole()
+
+    def accumulate(self, acc: Whole, count: int, price: float | None) -> None:
+        if acc.pair is None:
+            acc.pair = (price, count)  # type: ignore[assignment]  # NULL is an error, when the state is written
+        acc.total += price or 0.0
+
+    def merge(self, acc: Whole, other: Whole) -> None:
+        acc.pair = acc.pair or other.pair
+        acc.total += other.total
+
+    def get_value(self, acc: Whole) -> float:
+        return acc.total if acc.pair is None else float(acc.pair[1])
+
+
+CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes]
+SAMPLES = {
+    **VALUES,
+    pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),
+    pa.int64(): st.one_of(st.integers(-5, 40), VALUES[pa.int64()]),
+    pa.string(): st.one_of(st.sampled_from(["", "a", "b", "a text of more than eight bytes"]), st.text(max_size=3)),
+}
+
+
+@pytest.fixture(scope="module")
+def hot() -> Programs:
+    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
+    return Programs(LoopStore("user"), hot_rows=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@settings(examples(60), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_tuples_that_may_be_none_are_those_of_the_interpreter(cls: Any, hot: Programs, data: st.DataObject) -> None:
+    """Rows, states, values and errors are equal, also where a row is given up after it replaced a tuple."""
+    bound = bound_of(cls)
+    program = hot.program(bound, bound.instantiate())
+    assert isinstance(program, Program), program
+    assert not program.interprets
+    # Two tuples of one object are pickled as two references to it, where compiled code makes two objects.
+    decode = interpret(bound).codec.decode
+    read = (lambda states: [*map(repr, decode(states))]) if cls is LowAndHigh else None
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, SAMPLES, row_by_row=True, read=read)

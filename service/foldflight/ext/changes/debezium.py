@@ -1,4 +1,4 @@
-"""Events of Debezium as rows with row kinds: right by default, or refused.
+"""Events of Debezium as rows with row kinds. An event that could be read in two ways is refused.
 
 A schema block in the event says what each value means, so units and scales are read from it, for each event. Without it
 a value whose meaning is not known, such as an integer for a TIMESTAMP, is refused until the user says what it is.
@@ -120,13 +120,14 @@ def from_debezium(
     PostgreSQL sends whole old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it the old row of a
     delete has its key, and in the other columns NULL, zero, an empty text, or their DEFAULT. A delete whose old row may
     be one fails the query, if `schema` is given. Kafka's `key` in the input and the schema block in the events tell
-    this best; an honest row may look so, too, and passes with `replica_identity="full"`.
+    this best. A row that the database does hold may look like this as well; it passes with `replica_identity="full"`.
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
-            and `after`, as decoded from Avro, with the types of the result, and no other argument is taken. With
-            `schema` it has a column `value` of JSON, as read from Kafka, with or without the schema block; or these
-            three columns, which are read as JSON without the block is, and `source` for `keys` and `table`.
+            and `after`, as decoded from Avro, with the types of the result. Then the arguments that say how to read
+            JSON, and those that need `keys`, are refused, and `missing` and `buckets` change nothing. With `schema` it
+            has a column `value` of JSON, as read from Kafka, with or without the schema block; or these three columns,
+            which are read as JSON without the block is, and `source` for `keys` and `table`.
         schema: The columns of the table, as text (`"id BIGINT, amount DECIMAL(10,2)"`) or StructType, as `schema_of`
             returns it. Columns that it leaves out are not read.
         keys: The columns of the primary key: the last row of each key is kept in the state (`upserts`), by the position

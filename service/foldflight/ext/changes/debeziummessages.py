@@ -147,9 +147,9 @@ class OldRows:
     which value is invented in each column, and Kafka's key which columns are the key. Where they are missing, it is
     estimated: up to `_DEFAULTS_MAX` columns may have a DEFAULT, and the rest must outnumber them. If there is neither a
     key nor a schema block, either an empty text must be among them, or all columns but one must be NULL, zero or empty.
-    An honest row may look like this, too. Events of `to_debezium`, which name foldflight as their connector, hold the
-    rows of a changelog. The name of another connector proves nothing; for example, each session of MySQL may choose
-    minimal images.
+    A row that the database does hold may look like this as well. Events of `to_debezium`, which name foldflight as
+    their connector, hold the rows of a changelog. The name of another connector proves nothing; for example, each
+    session of MySQL may choose minimal images.
     """
 
     _by_block: dict[bytes, dict[str, _Column] | None] = field(default_factory=dict)
@@ -245,14 +245,14 @@ def _is_invented(
     others = {name: value for name, value in before.items() if of_key is None or name not in of_key}
     if of_key is not None and columns is not None and columns.keys() >= others.keys():
         return bool(others) and all(_may_be_invented(value, columns[name]) for name, value in others.items())
-    own = [name for name, value in others.items() if not _may_be_invented(value, (columns or {}).get(name))]
-    invented_count = len(others) - len(own)
+    certain_names = [name for name, value in others.items() if not _may_be_invented(value, (columns or {}).get(name))]
+    invented_count = len(others) - len(certain_names)
     if of_key is None and columns is None and "" not in others.values():
-        # Nothing tells which columns may be NULL, and many honest rows have some columns of 0 and NULL.
-        return len(own) <= 1 <= invented_count and len(others) > 1
-    if columns is not None and any(name not in columns or columns[name].is_optional for name in own):
+        # Nothing tells which columns may be NULL, and many rows do hold 0 and NULL in some columns.
+        return len(certain_names) <= 1 <= invented_count and len(others) > 1
+    if columns is not None and any(name not in columns or columns[name].is_optional for name in certain_names):
         return False  # the key has no optional column, and defaults are known
-    doubtful = len(own) - (1 if of_key is None else 0)
+    doubtful = len(certain_names) - (1 if of_key is None else 0)
     return doubtful <= (_DEFAULTS_MAX if columns is None else _DEFAULTS_MAX - 1) and invented_count > max(doubtful, 0)
 
 

@@ -90,7 +90,8 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
         1767225600000}
 
     Each event has its schema block, so `from_debezium` and other readers know the types. `source.lsn` grows with each
-    epoch and each start of the query. Kafka's sink delivers at least once: read the events with
+    epoch and each call of `to_debezium`. So call it again before a query begins anew with another checkpoint; otherwise
+    its events have the positions of earlier ones. Kafka's sink delivers at least once: read the events with
     `from_debezium(events, schema, keys=[...])`, which drops those that come again.
 
     Args:
@@ -121,7 +122,7 @@ def to_debezium(changes: DataFrame, *, keys: str | Sequence[str]) -> DataFrame:
             _struct_block([descriptions[columns.index(name)] for name in names], f"{_NAME}.Key", ""),
             separators=(",", ":"),
         ),
-        # The events of an epoch that is repeated after a restart have a later position, and the same rows.
+        # A call after a restart starts later, so a repeated epoch has the same rows at a later position.
         start=int(time.time()) << _EPOCH_BITS,
     )
     now = sf.unix_millis(sf.current_timestamp()).alias(_TIME)

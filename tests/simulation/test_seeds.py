@@ -97,7 +97,7 @@ def _remember_what_was_forgotten(self: ReplayStates, slots: Any) -> None:
 
 
 def _deliver_again(coordinator: Coordinator, event: AnswerReceived) -> Any:
-    coordinator._connection.awaited.answered = False
+    coordinator._connection.awaited.has_arrived = False
     return RECEIVE(coordinator, event)
 
 

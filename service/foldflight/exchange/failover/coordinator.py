@@ -561,7 +561,7 @@ class Coordinator:
     def _mark_sent(self) -> None:
         connection = self._open_connection()
         entry = connection.unsent.popleft()
-        entry.sent = True
+        entry.was_sent = True
         if entry.has_answer:
             connection.awaited = entry
 
@@ -578,12 +578,12 @@ class Coordinator:
             connection.requested_at_s = self._now_s()
             connection.must_stay = reopen and isinstance(answer, CheckpointAnswer) and bool(answer.problem)
             connection.is_leaving |= reopen and not connection.must_stay
-        if connection.is_restored and entry.changed is not None:
+        if connection.is_restored and entry.result_slots is not None:
             connection.is_restored = False
-            answer = _select_slots(answer, entry.changed)
-        if entry.answered:
+            answer = _select_slots(answer, entry.result_slots)
+        if entry.has_arrived:
             return self._next()
-        entry.answered = True
+        entry.has_arrived = True
         self._losses = 0
         if isinstance(frame, Checkpoint) and frame.if_reopen and not connection.is_leaving:
             self._replay_log.drop_questions()
@@ -753,7 +753,7 @@ class Coordinator:
             self._open_request = self._open_request.pin(open_reply.fingerprints)
         else:
             self.stats.replays += 1
-            self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.sent)
+            self.stats.rows_refolded += sum(entry.rows for entry in self._replay_log if entry.was_sent)
             states = self._replay_log.states.to_batch()
             if states is not None:
                 connection.is_restored = True

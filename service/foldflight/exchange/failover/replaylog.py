@@ -1,8 +1,9 @@
 """The replay log of one exchange: the states and frames that another server needs to take it over.
 
-There is one state for each slot, from the last barrier or checkpoint. Its answer has only the slots that changed, so
-it is merged into the older states. The frames of the log were sent after that barrier or checkpoint, in order. A server
-that loads the states and then processes the frames has the same accumulators as the lost one.
+There is one state for each slot, from the last barrier or checkpoint. The answer to a barrier or checkpoint has
+only the slots that changed, so it is merged into the older states. The frames of the log were sent after that barrier
+or checkpoint, in order. A server that loads the states and then processes the frames has the same accumulators as the
+lost one.
 
 If barriers return no states, frames are kept until a checkpoint returns the states or until every slot is forgotten.
 """
@@ -47,17 +48,17 @@ class ReplayEntry:
     Args:
         frame: The frame.
         has_answer: Whether a server answers it, with content.
-        sent: Whether it has been sent to any server.
-        answered: Whether the engine has the answer. The same answer from another server is then dropped.
-        changed: The slots of the results of a barrier; None for other frames.
+        was_sent: Whether it has been sent to any server.
+        has_arrived: Whether the engine has the answer. The same answer from another server is then dropped.
+        result_slots: The slots of the results of a barrier; None for other frames.
         bytes: Bytes that the replay log needs for the frame.
     """
 
     frame: EngineFrame
     has_answer: bool
-    sent: bool = False
-    answered: bool = False
-    changed: Slots | None = None
+    was_sent: bool = False
+    has_arrived: bool = False
+    result_slots: Slots | None = None
     bytes: int = _ENTRY_BYTES
 
     @property
@@ -104,9 +105,9 @@ class ReplayLog:
                 self._live.discard(slots)
                 self._changed_slots.discard(slots)
             case Barrier():
-                entry.changed = self._changed_slots.to_numpy()
-                if len(entry.changed):
-                    self._live.add(entry.changed, int(entry.changed[-1]) + 1)
+                entry.result_slots = self._changed_slots.to_numpy()
+                if len(entry.result_slots):
+                    self._live.add(entry.result_slots, int(entry.result_slots[-1]) + 1)
                     self._changed_slots.clear()
             case _:
                 pass
@@ -118,15 +119,15 @@ class ReplayLog:
         # An answer that is due is one of the newest.
         if self._live or self._changed_slots:
             return False
-        return all(each.answered or not each.has_answer for each in reversed(self._entries))
+        return all(each.has_arrived or not each.has_answer for each in reversed(self._entries))
 
     def clear(self) -> None:
         """Drop everything except frames whose answer is due."""
         self.states = ReplayStates()
-        self._replace_entries([entry for entry in self._entries if entry.has_answer and not entry.answered])
+        self._replace_entries([entry for entry in self._entries if entry.has_answer and not entry.has_arrived])
 
     def drop_questions(self) -> None:
-        """Remove checkpoints with `if_reopen`: they ask one server whether it wants to be left, so others need none."""
+        """Remove checkpoints with `if_reopen`. They ask one server whether to leave it, so another one needs none."""
         self._replace_entries([each for each in self._entries if each.frame != Checkpoint(if_reopen=True)])
 
     def forget_answered(self, entry: ReplayEntry) -> None:

@@ -68,20 +68,20 @@ class _Table(NamedTuple):
         return _Table(self.slots.copy(), columns, self.times.copy())
 
 
-class _Equal(NamedTuple):
-    """n rows, sorted so that equal ones of a slot are next to each other, in the order in which they came.
+class _Runs(NamedTuple):
+    """n rows, sorted so that equal rows of a slot are next to each other (a run), in the order in which they came.
 
     Args:
         rows: Their positions.
-        starts: bool: which of them differ from the row before.
+        starts: bool: which of them begin a run.
         counts: How often the row is there after each of them.
-        born: The position of the row with which the present times of the row began; of a row that is gone, its own.
+        first_rows: The position of the row since which there is at least one of them; its own, if there is none.
     """
 
     rows: Positions
     starts: Mask
     counts: Times
-    born: Positions
+    first_rows: Positions
 
 
 class RowMultiset(GroupsAccumulator):
@@ -156,18 +156,18 @@ class RowMultiset(GroupsAccumulator):
         table = self._gather()
         if self._are_counted:
             return table
-        equal = self._equal(table)
-        remains = np.append(equal.starts[1:], True) & (equal.counts != 0) if len(equal.rows) else equal.starts
+        runs = self._sort_into_runs(table)
+        remains = np.append(runs.starts[1:], True) & (runs.counts != 0) if len(runs.rows) else runs.starts
         if not remains.all():
-            born, counts = equal.born[remains], equal.counts[remains]
-            order = np.argsort(born)
-            table = table.take(born[order])._replace(times=counts[order])
+            first_rows, counts = runs.first_rows[remains], runs.counts[remains]
+            order = np.argsort(first_rows)
+            table = table.take(first_rows[order])._replace(times=counts[order])
             self._parts, self._rows = [table], len(table.slots)
         self._are_counted = True
         return table
 
-    def _equal(self, table: _Table) -> _Equal:
-        """Sort rows to equal ones, and count these. Raises RejectedError STATE_MISMATCH for counts of no fold."""
+    def _sort_into_runs(self, table: _Table) -> _Runs:
+        """Sort equal rows into runs, and count them. Raises RejectedError STATE_MISMATCH for impossible counts."""
         rows, starts = sort([codes_of_numbers(table.slots), *self._codes(table.columns)])
         times = table.times[rows]
         if np.abs(times.astype(np.float64)).sum() >= _TIMES_MAX:
@@ -176,8 +176,8 @@ class RowMultiset(GroupsAccumulator):
         counts = sums - (sums - times)[first]
         # A row that was gone and comes again comes after the rows that came in between.
         removal_places = np.maximum.accumulate(np.where(counts == 0, places, -1))
-        born = np.where(counts == 0, places, np.maximum(removal_places + 1, first))
-        return _Equal(rows, starts, counts, rows[born])
+        first_places = np.where(counts == 0, places, np.maximum(removal_places + 1, first))
+        return _Runs(rows, starts, counts, rows[first_places])
 
     def _codes(self, columns: Sequence[pa.Array]) -> Iterator[Codes]:
         for name, array in zip(self._names, columns, strict=True):
@@ -282,16 +282,16 @@ class RowMultiset(GroupsAccumulator):
 
     def _versions(self, table: _Table, at: Positions, chunk: Rows) -> _Versions:
         """Return the versions of rows during a chunk, given with which of its rows each row comes; -1 is before it."""
-        equal = self._equal(table)
-        since = at[equal.rows]
-        until = np.where(np.append(equal.starts[1:], True), len(chunk), np.append(since[1:], len(chunk)))
-        present = np.flatnonzero((equal.counts > 0) & (since < until))
-        present = present[np.argsort(equal.born[present], kind="stable")]
-        rows = equal.born[present]
+        runs = self._sort_into_runs(table)
+        since = at[runs.rows]
+        until = np.where(np.append(runs.starts[1:], True), len(chunk), np.append(since[1:], len(chunk)))
+        present = np.flatnonzero((runs.counts > 0) & (since < until))
+        present = present[np.argsort(runs.first_rows[present], kind="stable")]
+        rows = runs.first_rows[present]
         codes = self._codes_of_order(_take(table.columns, rows) if self._order else table.columns)
         order, _ = sort([codes_of_numbers(table.slots[rows]), *codes])
         present, rows = present[order], rows[order]
-        return _Versions(table.slots[rows], rows, equal.counts[present], since[present], until[present], len(chunk))
+        return _Versions(table.slots[rows], rows, runs.counts[present], since[present], until[present], len(chunk))
 
     @contextmanager
     def _slot_numbers(self, slots: Slots) -> Iterator[Slots]:

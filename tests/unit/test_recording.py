@@ -116,7 +116,7 @@ def test_an_error_is_recorded_and_named(tmp_path: Path) -> None:
     assert run.exit_code == 1
     assert "ZeroDivisionError" in run.output
     assert "group: customer='c3'" in run.output
-    assert "differs from that of the recording" not in run.output
+    assert "differs from the recorded code" not in run.output
 
 
 def test_a_corrected_class_is_compared(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_corrected_class_is_compared(tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     assert "now no function raises" in run.output
     assert (
-        "ratio: folded with tests.unit.recorded_functions:Mended, which differs from that of the recording"
+        "ratio: folded with tests.unit.recorded_functions:Mended, whose code differs from the recorded code"
         in run.output
     )
 
@@ -170,7 +170,7 @@ def test_code_without_a_digest_is_unknown(tmp_path: Path, monkeypatch: pytest.Mo
     record(tmp_path, [*ROWS, BAD])
     run = replay(the_file(tmp_path), "--function", f"{PLACE}:Ratio")
     assert f"ratio: folded with {PLACE}:Ratio; whether its code has changed since is not known" in run.output
-    assert "differs from that of the recording" not in run.output
+    assert "differs from the recorded code" not in run.output
 
 
 def test_a_replay_of_another_group_is_not_called_a_change(tmp_path: Path) -> None:
@@ -668,7 +668,7 @@ def test_a_class_in_java_is_replayed(tmp_path: Path) -> None:
     assert "which differs" not in run.output
     assert "java=['functions.jar::com.acme.Ratio'])['ratio'](" in test.read_text()
     run = replay(path, "--function", mended_class)
-    assert (run.exit_code, "which differs from that of the recording" in run.output) == (0, True), run.output
+    assert (run.exit_code, "whose code differs from the recorded code" in run.output) == (0, True), run.output
 
 
 def test_a_batch_that_needs_a_state_gets_an_error_with_a_remedy() -> None:
@@ -964,7 +964,7 @@ def test_a_class_of_a_script_is_replayed(tmp_path: Path) -> None:
     assert f"--function {script}:Tenths" in command
     run = CliRunner().invoke(cli, shlex.split(command)[1:])
     assert "ZeroDivisionError" in run.output
-    assert "differs from that of the recording" not in run.output
+    assert "differs from the recorded code" not in run.output
     script.write_text(SCRIPT.replace("GUARD", "if True:"))
     result = CliRunner().invoke(cli, shlex.split(command)[1:])
     assert result.exit_code == 1

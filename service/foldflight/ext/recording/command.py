@@ -182,7 +182,7 @@ def _describe(recording: Recording, registry: Registry) -> None:
         function = registry[each["name"]]
         # The answer is unknown (None) for recordings of Spark's workers, which have no source.
         notes = {
-            True: ", which differs from that of the recording",
+            True: ", whose code differs from the recorded code",
             None: "; whether its code has changed since is not known",
         }
         is_changed = has_changed(each, function)

@@ -92,12 +92,12 @@ class Masks:
             return texts
 
         for part in parts:
-            _part(part, collect)
+            _change_part(part, collect)
         return cls(sorted(distinct))
 
     def mask_part(self, part: RecordingPart) -> RecordingPart:
         """Return a part with masked batches."""
-        return _part(part, self._mask)
+        return _change_part(part, self._mask)
 
     def _mask(self, texts: pa.Array) -> pa.Array:
         return self._masks.take(pc.index_in(texts, value_set=self._texts))
@@ -110,7 +110,7 @@ def without_secrets(parts: Iterable[RecordingPart]) -> Iterator[RecordingPart]:
         yield dataclasses.replace(part, message=mask(part.message), batch=mask(part.batch))
 
 
-def _part(part: RecordingPart, change: _Change) -> RecordingPart:
+def _change_part(part: RecordingPart, change: _Change) -> RecordingPart:
     """Return a part whose strings have been passed through `change`."""
     message, batch = part.message, part.batch
     if part.kind == ENGINE:
@@ -118,22 +118,23 @@ def _part(part: RecordingPart, change: _Change) -> RecordingPart:
         kind = frame.WhichOneof("frame")
         if kind in _STATES:
             inner = getattr(frame, kind)
-            inner.batch = write_batch(_batch(read_batch(inner.batch, "states"), change))
+            inner.batch = write_batch(_change_batch(read_batch(inner.batch, "states"), change))
             message = frame.SerializeToString()
     if batch:
-        batch = write_batch(_batch(read_batch(batch, "a batch"), change))
+        batch = write_batch(_change_batch(read_batch(batch, "a batch"), change))
     return dataclasses.replace(part, message=message, batch=batch)
 
 
-def _batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
+def _change_batch(batch: pa.RecordBatch, change: _Change) -> pa.RecordBatch:
+    """Return a batch with changed strings. Its column of errors is masked always."""
     columns = [
-        _mask_errors(column) if name == ERROR else _array(column, change)
+        _mask_errors(column) if name == ERROR else _change_strings(column, change)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
-def _array(array: pa.Array, change: _Change) -> pa.Array:
+def _change_strings(array: pa.Array, change: _Change) -> pa.Array:
     """Return an array with changed strings, also nested ones. Bytes, JSON, and maps with such keys are NULL."""
     type_, kinds = array.type, pa.types
     if kinds.is_string(type_) or kinds.is_large_string(type_):
@@ -141,7 +142,7 @@ def _array(array: pa.Array, change: _Change) -> pa.Array:
     # The whole map becomes NULL, because keys of maps are never NULL.
     if _has_no_mask(type_.key_type if kinds.is_map(type_) else type_):
         return pa.nulls(len(array), type_)
-    return with_members(array, lambda member: _array(member, change)) if type_.num_fields else array
+    return with_members(array, lambda member: _change_strings(member, change)) if type_.num_fields else array
 
 
 def _has_no_mask(type_: pa.DataType) -> bool:
@@ -427,7 +428,7 @@ class ExchangeRecorder:
         note = None
         if self._is_kept and (self._unwritten_parts or self._file is not None):
             try:
-                note = self._keep(error)
+                note = self._write_recording(error)
             except (OSError, pa.ArrowException, FoldflightError) as error_of_write:
                 problem = self._cannot_write(error_of_write)
                 note = f"no: {problem}"
@@ -435,7 +436,8 @@ class ExchangeRecorder:
         self._drop()
         return note
 
-    def _keep(self, error: FoldflightError | None) -> str:
+    def _write_recording(self, error: FoldflightError | None) -> str:
+        """Write the file, and return the note for the error: where the file is, and the command that replays it."""
         spool = self._write_frames()
         groups = self._groups()
         group_parts = [] if groups is None else [RecordingPart(format_.GROUPS, b"", write_batch(groups))]

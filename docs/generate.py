@@ -226,9 +226,9 @@ cost the length of a window frame for each row.
 
 ## Changes in statements
 
-Rows with kinds, such as those of `from_debezium`, retract others. With the option `row_kind="row_kind"` aggregates of
-foldflight retract them. A statement that is right without it stays a changelog; one that would take a retraction for a
-row is the error SIGNATURE, at its place:
+Rows with kinds, such as the rows of `from_debezium`, retract others. With the option `row_kind="row_kind"` aggregates
+of foldflight retract them. A statement that is right without it stays a changelog; one that would take a retraction for
+a row is the error SIGNATURE, at its place:
 
 | over rows with kinds | |
 |---|---|

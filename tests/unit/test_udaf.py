@@ -253,7 +253,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "untyped argument and result": (
         {"accumulate": lambda self, a, shop: None, "get_value": lambda self, a: 1},
         {},
-        r"type of shop, nor get_value that of the result; annotate them, or .*input_types=\[...\], result_type=...\)\n",
+        r"type of shop, nor get_value the type of the result; annotate them, or .*input_types=.*, result_type=...\)\n",
     ),
     "untyped argument, typed result": (
         {"accumulate": lambda self, a, shop: None, "get_value": lambda self, a: 1},

@@ -288,7 +288,7 @@ def _check_certificates(files: Mapping[str, str | os.PathLike[str]]) -> None:
     problem = ""
     try:
         if (authority := files.get("tls_root_certs")) is not None:
-            problem = f"tls_ca {os.fspath(authority)} has no certificate in PEM format; give that of the authority"
+            problem = f"tls_ca {os.fspath(authority)} has no certificate in PEM format; give the authority's"
             context.load_verify_locations(authority)
         if (certificate := files.get("cert_chain")) is not None:
             key = files["private_key"]

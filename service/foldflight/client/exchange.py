@@ -123,7 +123,10 @@ class OpenExchange(abc.ABC):
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def results(self, epoch: int) -> pa.Table:
-        """Wait for the results of an epoch: the dirty slots, ascending, in the schema `open_reply.schema`."""
+        """Wait for the results of an epoch, in the schema `open_reply.schema`.
+
+        They have one row for each slot that has got rows or states since the last barrier, ascending.
+        """
         return self._take(Barrier, f"no results of epoch {epoch} are due: no barrier {epoch} was sent", epoch=epoch)
 
     def initial_outputs(self) -> pa.RecordBatch:

@@ -69,7 +69,7 @@ _OPTIONS = [
     ("grpc.max_metadata_size", 64 * 1024),  # errors are sent in trailers
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # The pings are as rare as servers allow. They are on because gRPC sets TCP_USER_TIMEOUT (below) only with them.
+    # gRPC sets TCP_USER_TIMEOUT (below) only if it pings. Servers close connections that ping more often than this.
     ("grpc.keepalive_time_ms", 300_000),
     # A connection without calls ends before the server ends it, which gRPC would log.
     ("grpc.client_idle_timeout_ms", 10_000),

@@ -592,7 +592,7 @@ class Functions(Mapping[str, FunctionHandle]):
             where = "here"
             if not isinstance(self.transport, EmbeddedTransport):
                 urls = ",".join(self.transport.urls)
-                where = f"on {urls}, which has those of `foldflight serve MODULE` and of register"
+                where = f"on {urls}, which has the functions of `foldflight serve MODULE` and of register"
             raise unknown_function(name, self._handles, where) from None
 
     def __contains__(self, name: object) -> bool:

@@ -120,7 +120,7 @@ def spark_message(error: PySparkException) -> str:
 
 
 class KindsBelow(NamedTuple):
-    """A question about the rows of a block, which is asked together with those of the block that reads it.
+    """A question about the rows of a block. Spark is asked it together with the questions of the block that reads it.
 
     Args:
         items_end: The index behind the items of the block.

@@ -1,7 +1,7 @@
 """Text of Spark SQL as tokens with positions, and edits of that text.
 
-Only words, parentheses, strings and comments are recognised. Spark parses and analyses the
-statement itself, so the text between tokens (blanks and comments) is kept as it is.
+The tokens are words, names in backticks, strings, numbers, hints and operators. Blanks and comments are skipped, and an
+edit leaves them in the text. There is no grammar here: Spark parses and analyses the statement itself.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Token:
 
     @property
     def value(self) -> str:
-        """The characters that a string stands for."""
+        """The content of a string token, without quotes and escapes. It has no meaning for other kinds of tokens."""
         if self.kind == "dollar":
             return self.text[self.text.index("$", 1) + 1 : self.text.rindex("$", 0, -1)]
         mark = self.text[0]

@@ -249,8 +249,7 @@ register_model(Reference)(models.OpaqueModel)
 register_model(Items)(models.OpaqueModel)
 
 
-def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
-    """Return the address of an item."""
+def _item_address(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
     width = llvm.IntType(8) if items.kind == "byte" else context.get_data_type(items.item)
     size = llvm.Constant(llvm.IntType(64), np.dtype(FORMATS[items.kind]).itemsize)
     return builder.bitcast(builder.gep(pointer, [builder.mul(index, size)]), width.as_pointer())
@@ -261,7 +260,7 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
     """Return the item at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
-        data = builder.load(_item(context, builder, items, *arguments))
+        data = builder.load(_item_address(context, builder, items, *arguments))
         if items.kind == "byte":
             return builder.zext(data, llvm.IntType(64))
         return context.data_model_manager[items.item].from_data(builder, data)
@@ -286,7 +285,7 @@ def store_item(typing: Any, items: Any, index: Any, value: Any) -> Any:
             data = builder.trunc(arguments[2], llvm.IntType(8))
         else:
             data = context.data_model_manager[items.item].as_data(builder, arguments[2])
-        builder.store(data, _item(context, builder, items, *arguments[:2]))
+        builder.store(data, _item_address(context, builder, items, *arguments[:2]))
         return context.get_dummy_value()
 
     return signature(types.void, items, types.int64, items.item), generate
@@ -300,7 +299,7 @@ class _Attributes(AttributeTemplate):
         return reference.type_of(attribute)
 
 
-def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width: Any) -> Any:
+def _member_address(builder: Any, pointer: Any, layout: RecordLayout, member: str, width: Any) -> Any:
     address = builder.gep(pointer, [llvm.Constant(llvm.IntType(64), layout.offset(member))])
     return builder.bitcast(address, width.as_pointer())
 
@@ -313,15 +312,15 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
         return _load_tuple(context, builder, reference, pointer, *reference.tuples[attribute])
     field = reference.fields[attribute]
     if field.length or field.contents is not None:
-        return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
+        return _member_address(builder, pointer, reference.layout, field.name, llvm.IntType(8))
     width = context.get_data_type(KINDS[field.kind])
     value = context.data_model_manager[KINDS[field.kind]].from_data(
-        builder, builder.load(_member(builder, pointer, reference.layout, field.name, width))
+        builder, builder.load(_member_address(builder, pointer, reference.layout, field.name, width))
     )
     result = reference.type_of(attribute)
     if field.optional:
         byte = llvm.IntType(8)
-        valid = builder.load(_member(builder, pointer, reference.layout, field.valid, byte))
+        valid = builder.load(_member_address(builder, pointer, reference.layout, field.valid, byte))
         helper = context.make_helper(builder, result)
         helper.data = value
         helper.valid = builder.icmp_unsigned("!=", valid, byte(0))
@@ -389,11 +388,11 @@ def _write(context: Any, builder: Any, sig: Any, arguments: Any, attribute: str)
     if field.optional:
         optional = context.make_helper(builder, result, value=value)
         valid = builder.zext(optional.valid, llvm.IntType(8))
-        builder.store(valid, _member(builder, pointer, reference.layout, field.valid, llvm.IntType(8)))
+        builder.store(valid, _member_address(builder, pointer, reference.layout, field.valid, llvm.IntType(8)))
         value = optional.data
     width = context.get_data_type(KINDS[field.kind])
     data = context.data_model_manager[KINDS[field.kind]].as_data(builder, value)
-    builder.store(data, _member(builder, pointer, reference.layout, field.name, width))
+    builder.store(data, _member_address(builder, pointer, reference.layout, field.name, width))
 
 
 @intrinsic

@@ -29,6 +29,7 @@ from foldflight.functions.types.values import CastError, cast_results, to_python
 from foldflight.functions.types.vectors import as_vectors, is_vector, list_misfit
 from foldflight.server.stateless import Ask
 
+# The key of a field's metadata that names its Arrow extension type. arrow-udf sends JSON and DECIMAL as such texts.
 EXTENSION: Final = b"ARROW:extension:name"
 _ONE: Final = "one"
 _COUNTS: Final = "counts"
@@ -69,7 +70,9 @@ class _Call(ABC):
                 f"{function.signature} takes {len(declared_types)} columns, and the stream has {len(columns)}"
             )
         client_type = [self._argument_type(index, type_) for index, type_ in enumerate(columns.types)]
-        self._types = [_usual(type_) for type_ in client_type] if declared_types is None else list(declared_types)
+        self._types = (
+            [_inferred_type(type_) for type_ in client_type] if declared_types is None else list(declared_types)
+        )
         for index, type_ in enumerate(client_type):
             self._check(index, type_)
         self.result = function.bind(self._types, {}).result_type
@@ -214,8 +217,8 @@ class GroupCall(_Call):
         return sizes[0]
 
 
-def _usual(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a client's column for error messages, in the terms of authors."""
+def _inferred_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of an argument that the author has not declared. Authors know no types with large offsets."""
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(type_, type_)
 
 

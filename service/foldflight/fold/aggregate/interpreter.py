@@ -254,7 +254,7 @@ class InterpretedAccumulators(GroupsAccumulator):
     def _failure_of(self, method_name: str, error: BaseException) -> FunctionError:
         """Return the error for an exception in a method, with what may be wrong with the accumulator.
 
-        It says so if the accumulator was None from the start, or if it may be that of an earlier form of the class.
+        It says so if the accumulator was None from the start, or if an earlier form of the class may have made it.
         """
         failure = error if isinstance(error, FunctionError) else user_failure(self.name, method_name, error)
         if "NoneType" in failure.message:

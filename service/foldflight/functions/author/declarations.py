@@ -207,7 +207,7 @@ class SignatureBuilder(ABC):
         text = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         wrong = f"{where} does not declare the type{'s' * (len(names) > 1)} of {text}"
         if lacks_result and where != result_where:
-            wrong += f", nor {result_where.removeprefix('.')} that of the result"
+            wrong += f", nor {result_where.removeprefix('.')} the type of the result"
         options = f"input_types=[...]{', result_type=...' * lacks_result}"
         pronoun = "them" if lacks_result or len(names) > 1 else "it"
         return self.error(wrong, f"annotate {pronoun}, or give {self.decorator}({options})")

@@ -5,7 +5,7 @@ docs/reference/server.md shows it.
 
 Each server has one `Metrics` with its own registry. If the environment names a directory for the multiprocess mode of
 prometheus_client, the values are stored in files there, and `shared_registry` sums the values of all processes.
-`ServerCollector` has the metrics that are not counted: build, limits, processes.
+`ServerCollector` has the metrics that are read at each scrape: build, limits, processes.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class Settings:
     memory_limit: int | None = _setting(
         None,
         _bytes_or_off,
-        "Memory of each process. From 80 % on, new exchanges are refused; above the limit, the largest exchange is "
+        "Memory of each process. From 80 % of it on, new exchanges are refused; above it, the largest exchange is "
         "ended. off: no limit. Default: 90 % of the container's memory, divided by the workers.",
         unit="bytes",
     )

@@ -335,10 +335,10 @@ def _load_tuple(
     values = []
     for field in fields:
         model, width = context.data_model_manager[KINDS[field.kind]], context.get_data_type(KINDS[field.kind])
-        data = builder.load(_member(builder, pointer, reference.layout, field.name, width))
+        data = builder.load(_member_address(builder, pointer, reference.layout, field.name, width))
         values.append(model.from_data(builder, data))
     byte = llvm.IntType(8)
-    valid = builder.load(_member(builder, pointer, reference.layout, fields[0].valid, byte))
+    valid = builder.load(_member_address(builder, pointer, reference.layout, fields[0].valid, byte))
     helper = context.make_helper(builder, type_)
     helper.data = context.make_tuple(builder, type_.type, values)
     helper.valid = builder.icmp_unsigned("!=", valid, byte(0))
@@ -364,15 +364,16 @@ def put_tuple(typing: Any, record: Any, name: Any, value: Any) -> Any:
             optional = context.make_helper(builder, value, value=actual)
             actual, valid = optional.data, optional.valid
         for field in fields:
-            place = _member(builder, pointer, record.layout, field.valid, byte)
-            builder.store(builder.zext(valid, byte), place)
+            address = _member_address(builder, pointer, record.layout, field.valid, byte)
+            builder.store(builder.zext(valid, byte), address)
         with builder.if_then(valid):
             for index, field in enumerate(fields if inner != types.none else ()):
                 kind, item = KINDS[field.kind], builder.extract_value(actual, index)
                 data = context.data_model_manager[kind].as_data(
                     builder, context.cast(builder, item, inner[index], kind)
                 )
-                builder.store(data, _member(builder, pointer, record.layout, field.name, context.get_data_type(kind)))
+                address = _member_address(builder, pointer, record.layout, field.name, context.get_data_type(kind))
+                builder.store(data, address)
         return context.get_dummy_value()
 
     return signature(types.void, record, name, value), generate

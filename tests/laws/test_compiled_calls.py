@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from foldflight import udaf, udf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.compiled_scalar import CompiledScalar
-from foldflight.ext.compiler.program import Program
+from foldflight.ext.compiler.program import NoProgram, Program
 from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
@@ -101,8 +101,72 @@ class Copied:
         return ",".join(names) + ",".join([str(number) for number in numbers]) + ";".join(texts)
 
 
+@udaf
+class Ranked:
+    """Keys and items of a dict by its values: ties, defaults, both orders, and keys that are tuples."""
+
+    def create_accumulator(self) -> dict[str, int]:
+        return {}
+
+    def accumulate(self, counts: dict[str, int], text: str, number: int) -> None:
+        counts[text] = counts.get(text, 0) + number % 5 - 1
+        if number % 11 == 1:
+            del counts[text]
+        if len(counts) > 12:
+            del counts[min(counts, key=lambda name: (counts[name], name))]
+        if number == 7:
+            counts[max(counts, key=counts.get, default="none")] = number
+
+    def merge(self, counts: dict[str, int], other: dict[str, int]) -> None:
+        for text, number in sorted(other.items(), key=lambda item: -item[1]):
+            counts[text] = counts.get(text, 0) + number
+
+    def get_value(self, counts: dict[str, int]) -> str:
+        first = min(counts.items(), key=lambda item: item[1], default=None)
+        most = max(counts, key=counts.get) if counts else "none"
+        last = "" if first is None else first[0]
+        longest = max(counts, key=len, default="")
+        ranked = sorted(counts.items(), key=lambda item: item[1], reverse=True)
+        ranked.append((last, len(counts)))
+        names = "|".join(f"{name}={number}" for name, number in ranked[:4])
+        parts = [min(counts, key=lambda name: (-counts[name] % size, name), default="") for size in (2, 3)]  # noqa: B023
+        several = "|".join(parts)
+        by_parity = sorted(counts.values(), key=lambda number: number % 2 == 0, reverse=number_of(counts) > 2)
+        return f"{most} {last} {longest} {names} {several} {by_parity[:1] == by_parity[-1:]}"
+
+
+def number_of(counts: dict[str, int]) -> int:
+    """Return how many counts there are."""
+    return len(counts)
+
+
+@udaf
+class Events:
+    """A list of pairs, of which the order is asked for by floats that may be NaN, and by numbers that overflow."""
+
+    def create_accumulator(self) -> list[tuple[int, float]]:
+        return []
+
+    def accumulate(self, events: list[tuple[int, float]], at: int, value: float) -> None:
+        events.append((at, value))
+
+    def merge(self, events: list[tuple[int, float]], other: list[tuple[int, float]]) -> None:
+        for event in sorted(other, key=lambda each: each[0]):
+            events.append(event)  # noqa: PERF402 - what authors write
+
+    def get_value(self, events: list[tuple[int, float]]) -> str:
+        if not events:
+            return ""
+        least = min(events, key=lambda event: event[1])
+        most = max(events, key=lambda event: abs(event[1]))
+        text = f"{least[0]} {most[1]}"
+        for at, value in sorted(events, key=lambda event: (event[0] * 4, event[1]), reverse=True):
+            text += f" {at}:{value}"
+        return text
+
+
 FUNCTIONS = [divided, divided_floats, every_part, exact_sum]
-CLASSES = [Recent, Copied]
+CLASSES = [Recent, Copied, Ranked, Events]
 NEAR = st.integers(-9, 9)
 GIVEN = {
     **VALUES,
@@ -176,3 +240,51 @@ def test_calls_in_classes_have_the_results_of_python(cls: Any, data: st.DataObje
     assert isinstance(program, Program), program
     assert program.interprets == ""
     folds_alike(bound, lambda: PROGRAMS.accumulators(interpret(bound)), data, GIVEN, row_by_row=True)
+
+
+@udf
+def taken_from(number: int) -> int:
+    """A key function that changes the list."""
+    numbers = [number, 1, 2, 3]
+    return max(numbers, key=lambda each: numbers.pop() + each)
+
+
+@udf
+def bound_late(number: int) -> int:
+    """A key function with a variable that has another value when it is called."""
+    factor = 1
+    key = lambda each: each * factor  # noqa: E731 - it is refused
+    factor = -1
+    return max([number, 1, 2], key=key)
+
+
+@udf
+def least_of_set(number: int) -> int:
+    """Equal keys, of which the order of the set decides."""
+    return min({number, 1, 2}, key=lambda each: each % 2)
+
+
+@udf
+def of_two_types(number: int) -> int:
+    """Keys that Python compares exactly, and that would all be floats."""
+    return max([number, 1, 2], key=lambda each: each if each > 1 else 0.5)
+
+
+REFUSED = {
+    taken_from: "it has a key function that may change something",
+    bound_late: "it has a key function that may change something, or is a variable",
+    least_of_set: "it iterates over a set, whose order only Python knows",
+    of_two_types: "is a float in one place and a whole number in another",
+}
+
+
+@pytest.mark.parametrize("target", REFUSED, ids=lambda each: each.__name__)
+def test_keys_whose_results_could_differ_are_refused(target: Any) -> None:
+    """The reason tells which line it is."""
+    (function,) = Registry.load([target]).authored
+    assert isinstance(function, ScalarFunction)
+    bound: Any = function.bind(function.input_types, {})
+    program = PROGRAMS.program(bound, bound.instantiate())
+    assert isinstance(program, NoProgram)
+    assert REFUSED[target] in program.reason
+    assert "(test_compiled_calls.py:" in program.reason

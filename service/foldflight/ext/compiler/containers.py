@@ -1289,6 +1289,105 @@ def _exact_total(me: Any) -> Any:
     return exact_total
 
 
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _check_keys(me: Any, keys: Any, name: str) -> Any:
+    """Return the comparison of the addresses of two keys. Raises Unsupported for what is not compared by keys."""
+    if not isinstance(me, ContainerType):
+        raise Unsupported(f"it calls {name} with key= of {describe_type(me)}")
+    _check_order(keys.contents.key)
+    return memory.ordering(keys.contents.key.kinds)
+
+
+def _extreme_by(name: str, *, is_least: bool) -> Any:
+    """Return the implementation of `min` or `max` with keys, which are in a list: the first of equal ones wins."""
+
+    @implementation
+    def choose(me: Any, keys: Any, default: Any = None) -> Any:
+        less, stride = _check_keys(me, keys, name), keys.contents.stride
+
+        @register_jitable
+        def extreme(me: Any, keys: Any) -> Any:
+            best, address = 0, memory.address_of(header_of(keys), 0)
+            for number in range(1, load(header_of(keys) + memory.USED)):
+                one, other = address + 8 * stride * number, address + 8 * stride * best
+                if less(one, other) if is_least else less(other, one):
+                    best = number
+            number = 0
+            for each in me:
+                if number == best:
+                    return each
+                number += 1
+            raise ValueError  # it is empty
+
+        size_of = register_jitable(make_count(me))
+        if not _is_given(default) and not isinstance(default, types.NoneType):
+            return lambda me, keys, default=None: extreme(me, keys)
+        if isinstance(default, types.NoneType):
+            return lambda me, keys, default=None: extreme(me, keys) if size_of(me) > 0 else None
+        if kind_of(default) is None or kind_of(default) != kind_of(me.item_type):
+            raise Unsupported(f"it calls {name} with a default of another type than the items")
+        return lambda me, keys, default=None: extreme(me, keys) if size_of(me) > 0 else default
+
+    return choose
+
+
+@implementation
+def _sorted_by(me: Any, keys: Any, reverse: Any = False) -> Any:
+    """Implement `sorted` with keys, which are in a list. Items with equal keys keep their order, also in reverse."""
+    _check_keys(me, keys, "sorted")
+    if reverse is not False and kind_of(reverse) != "bool":
+        raise Unsupported(f"it calls sorted with reverse={reverse}; write True or False")
+    order, part = _sorted_numbers(keys.contents.key), _element_of(me)
+    if part is None:
+        raise Unsupported(f"it sorts {describe_type(me)}")
+    empty, stride = empty_of(Contents("list", part)), len(part.kinds)
+    whole = memory.words_tuple(stride)
+
+    def sorted_by(me: Any, keys: Any, reverse: Any = False) -> Any:
+        items, into = header_of(copy_of(me)), empty()
+        numbers = order(header_of(keys), bool(reverse))
+        for position in range(load(numbers + memory.USED)):
+            number = load(memory.address_of(numbers, position))
+            memory.append(header_of(into), whole(memory.address_of(items, number * stride)))
+        return into
+
+    return sorted_by
+
+
+@functools.cache
+def _sorted_numbers(part: Element) -> Any:
+    """Return `order(header, reverse)`: a list of the numbers of a list's items, in the order of the items."""
+    stride, whole = len(part.kinds), memory.words_tuple(len(part.kinds))
+    sorter = memory.make_sort((*part.kinds, "int"))
+
+    @register_jitable
+    def order(header: int, reverse: bool) -> int:
+        used_count = load(header + memory.USED)
+        rows, scratch, into = memory.new_header(header), memory.new_header(header), memory.new_header(header)
+        memory.reallocate(rows, used_count, stride + 1)
+        memory.reallocate(scratch, used_count, stride + 1)
+        for number in range(used_count):  # the last word keeps the order of equal items
+            memory.append(rows, whole(memory.address_of(header, number * stride)) + (-number if reverse else number,))
+        sorter(rows, scratch)
+        for number in range(used_count):
+            position = used_count - 1 - number if reverse else number
+            word = load(memory.address_of(rows, position * (stride + 1) + stride))
+            memory.append(into, (abs(word),))
+        return into
+
+    return order
+
+
+BY_KEY: Final[dict[Any, tuple[Any, str]]] = {
+    min: (_extreme_by("min", is_least=True), "default"),
+    max: (_extreme_by("max", is_least=False), "default"),
+    sorted: (_sorted_by, "reverse"),
+}
+"""By function: its implementation with a list of keys, and the other option that it has."""
+
+
 _COMPENSATED: Final = sys.version_info >= (3, 12)  # `sum` of floats is compensated since Python 3.12
 
 
@@ -1574,6 +1673,7 @@ CALLS: Final[dict[Any, Any]] = {
     heapq.heapreplace: PUSHING[1],
     heapq.heappushpop: PUSHING[2],
     heapq.heappop: _heap("heappop", pushes=False, pops=True),
+    **{each: each for each, _ in BY_KEY.values()},
 }
 LEAST: Final = _extreme_of("min", "<")
 GREATEST: Final = _extreme_of("max", ">")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import operator
+import re
 import warnings
 from collections.abc import Iterator
 from types import CodeType
@@ -29,6 +30,9 @@ _TAKING: Final = (list, max, min, sorted, sum)
 _STOPPING: Final = (any, all)
 # What generators may call without changing anything: functions, and methods of texts, dates and dicts.
 _KNOWN_NAMES: Final = ("abs", "float", "int", "len", "max", "min", "round", "str")
+# The name that numba gives to a function before it is called, also in comprehensions; a variable may be of an earlier
+# one, whose own variables have other values when it is called.
+_LAMBDA: Final = re.compile(r"(\$|_v)\d+make_function[._]\d+$")
 _SPLITTING: Final = ("split", "rsplit", "splitlines")  # methods that make a new list
 _READING: Final = (
     *("date", "endswith", "find", "get", "isalnum", "isalpha", "isdecimal", "isdigit", "islower", "isoweekday"),
@@ -74,8 +78,13 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     its value.
     """
     ir_utils.remove_dels(code.blocks)
-    while (call := next(_called_closures(code), None)) is not None:
-        _inline(code, *call)
+    while True:
+        if (sort := next(_calls_with_keys(code), None)) is not None:
+            _make_keys(code, *sort)
+        elif (call := next(_called_closures(code), None)) is not None:
+            _inline(code, *call)
+        else:
+            break
         code._definitions = ir_utils.build_definitions(code.blocks)
     ir_utils.remove_dels(code.blocks)
     _join_copies(code)
@@ -83,6 +92,87 @@ def inline_comprehensions(code: ir.FunctionIR) -> None:
     postproc.PostProcessor(code).run()
     code._definitions = ir_utils.build_definitions(code.blocks)
     _name_additions(code)
+
+
+def _calls_with_keys(code: ir.FunctionIR) -> Iterator[tuple[int, int, Any]]:
+    """Yield the calls of `min`, `max` and `sorted` with a key: the block's label, the call's index, and the function.
+
+    Only calls that have one argument besides, since of several, Python compares these.
+    """
+    for label, block in code.blocks.items():
+        for index, statement in enumerate(block.body):
+            call = statement.value if isinstance(statement, ir.Assign) else None
+            if not isinstance(call, ir.Expr) or call.op != "call" or len(call.args) != 1 or call.vararg is not None:
+                continue
+            options = {name for name, _ in call.kws}
+            callee = ir_utils.guard(ir_utils.get_definition, code, call.func)
+            if "key" in options and isinstance(callee, ir.Global) and callee.value in containers.BY_KEY:
+                by_key, others = containers.BY_KEY[callee.value]
+                if options <= {"key", others}:
+                    yield label, index, by_key
+
+
+def _make_keys(code: ir.FunctionIR, label: int, index: int, by_key: Any) -> None:
+    """Replace a call with a key by a loop that makes a list of the keys, and a call that compares them.
+
+    Python asks for the keys in the same order. They are all known before the first is compared, which changes nothing:
+    a key function that may change the list is refused, and a row that raises is interpreted.
+    """
+    block = code.blocks[label]
+    statement, scope, loc = block.body[index], block.scope, block.body[index].loc
+    (values,), options = statement.value.args, dict(statement.value.kws)
+    key = options.pop("key")
+    _check_key(code, key, loc)
+    header, body, after = (max(code.blocks) + number for number in (1, 2, 3))
+    keys, iterator, pair, item, is_more, method, made, result, function = (
+        scope.redefine(f"$key{name}", loc)
+        for name in ("s", "_iterator", "_pair", "_item", "_more", "_append", "", "_added", "_function")
+    )
+
+    def block_of(*parts: tuple[ir.Var, Any] | ir.Stmt) -> ir.Block:
+        filled = ir.Block(scope, loc)
+        for each in parts:
+            filled.append(ir.Assign(each[1], each[0], loc) if isinstance(each, tuple) else each)
+        return filled
+
+    code.blocks[after] = block_of(
+        (function, ir.Global("by_key", by_key, loc)),
+        (statement.target, ir.Expr.call(function, (values, keys, *options.values()), (), loc)),
+        *block.body[index + 1 :],
+    )
+    code.blocks[header] = block_of(
+        (pair, ir.Expr.iternext(iterator, loc)),
+        (item, ir.Expr.pair_first(pair, loc)),
+        (is_more, ir.Expr.pair_second(pair, loc)),
+        ir.Branch(is_more, body, after, loc),
+    )
+    code.blocks[body] = block_of(
+        (made, ir.Expr.call(key, (item,), (), loc)),
+        (method, ir.Expr.getattr(keys, "append", loc)),
+        (result, ir.Expr.call(method, (made,), (), loc)),
+        ir.Jump(header, loc),
+    )
+    start = block_of(
+        (keys, ir.Expr.build_list((), loc)), (iterator, ir.Expr.getiter(values, loc)), ir.Jump(header, loc)
+    )
+    block.body = [*block.body[:index], *start.body]
+
+
+def _check_key(code: ir.FunctionIR, key: ir.Var, loc: Any) -> None:
+    """Raise Unsupported for a key function that may change something, or may not be the one of the call."""
+    function = ir_utils.guard(ir_utils.get_definition, code, key)
+    name = attribute_of(function)
+    if isinstance(function, ir.Const):
+        raise Unsupported("it has a key that is no function").at(loc)
+    if isinstance(function, ir.Expr) and function.op == "make_function":
+        is_known = _LAMBDA.search(key.name) is not None and not (function.code.co_freevars and _may_change(function.code))
+    elif name:
+        owner = ir_utils.guard(ir_utils.get_definition, code, function.value)
+        is_known = name in _READING or isinstance(owner, (ir.Global, ir.FreeVar))
+    else:
+        is_known = isinstance(function, (ir.Global, ir.FreeVar))
+    if not is_known:
+        raise Unsupported("it has a key function that may change something, or is a variable; write a lambda").at(loc)
 
 
 def _name_additions(code: ir.FunctionIR) -> None:

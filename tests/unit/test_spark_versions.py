@@ -215,11 +215,9 @@ def test_errors_have_a_condition_a_message_and_places() -> None:
 
 
 class _Context:
-    """What `check_workers` asks of a SparkContext."""
+    """What `check_workers` asks of a SparkContext; not its files, for 80 calls of the JVM, unless they decide."""
 
     master = "local[2]"
-    listFiles: tuple[str, ...] = ()  # noqa: N815 - as PySpark names it
-
     pythonExec = "python3"  # noqa: N815 - as PySpark names it
 
     environment: Mapping[str, str] = {"PYTHONHASHSEED": "0"}
@@ -240,6 +238,7 @@ def test_workers_whose_python_lacks_the_package_are_refused(
     if has_it:
         sessions.check_workers(session)
         return
+    session.sparkContext.listFiles = ()
     with pytest.raises(RejectedError, match=rf"{python}, which has no foldflight .* PYSPARK_PYTHON={sys.executable}"):
         sessions.check_workers(session)
     session.sparkContext.master = "spark://host:7077"

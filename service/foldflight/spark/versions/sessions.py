@@ -190,9 +190,11 @@ def check_workers(session: SparkSession) -> None:
     python = shutil.which(_WORKER_PYTHON)
     holds = context.pythonExec != _WORKER_PYTHON  # platforms choose one, and may have their own ways to fill it
     has_own_path = "PYTHONPATH" in context.environment  # of `spark.executorEnv`, which this process does not have
-    if holds or has_own_path or not str(context.master).startswith("local") or python is None or context.listFiles:
+    if holds or has_own_path or not str(context.master).startswith("local") or python is None:
         return
-    if Path(python).parent != Path(sys.executable).parent and not _has_foldflight(python):
+    if Path(python).parent == Path(sys.executable).parent or _has_foldflight(python):
+        return
+    if not context.listFiles:  # asked last: reading a list of the JVM takes 80 calls of it, more than a whole plan
         raise RejectedError(
             "SETTINGS",
             f"Spark runs its Python workers with {python}, which has no foldflight or no pyarrow; before the session "

@@ -122,6 +122,11 @@ def annotated(column: pd.Series) -> pd.Series:
         ),
         (lambda: udf(vectorised="arrow", input_types=[], result_type="INT", name="f")(lambda: 1), "how many rows"),
         (lambda: udtf(input_types=["INT"], name="f")(lambda x: x), "does not declare its columns"),
+        (
+            lambda: udtf(name="f")(lambda x, y: x),
+            r"types of x, y and the result; annotate them, or give @udtf\(input_types=\[...\], result_types={",
+        ),
+        (lambda: udtf(result_types={"a": "INT"}, name="f")(lambda x: x), r"type of x; .*input_types=\[...\]\)\n"),
         (lambda: udtf(input_types=["INT"], result_types={}, name="f")(lambda x: x), "give a dict of columns"),
         (
             lambda: udtf(input_types=["INT"], result_types={"a": "INT", "A": "INT"}, name="f")(lambda x: x),
@@ -189,6 +194,12 @@ class _Keyed:
     [
         (_plain, {"concurrency": 3}, "declared concurrency=3 and is no async def.*drop concurrency"),
         (_plain, {"rate": 3}, "none of its calls waits"),
+        (_plain, {"batch": 2, "retries": 1}, "declared batch=2, retries=1 and .*drop batch, retries"),
+        (
+            _waits,
+            {"batch": 0, "retries": -1},
+            "batch=0; give a whole number from 1 to 65536, and retries=-1; give a whole",
+        ),
         (_waits, {"concurrency": 0}, "a whole number from 1 to 4096"),
         (_waits, {"concurrency": True}, "a whole number"),
         (_waits, {"timeout_s": 0}, "a number, more than 0"),

@@ -90,6 +90,7 @@ class SignatureBuilder(ABC):
     """
 
     decorator: ClassVar[str]
+    result_option: ClassVar[str] = "result_type=..."  # how the decorator declares the result
 
     def __init__(self, cls: Any, name: str) -> None:
         self.cls = cls
@@ -208,7 +209,7 @@ class SignatureBuilder(ABC):
         wrong = f"{where} does not declare the type{'s' * (len(names) > 1)} of {text}"
         if lacks_result and where != result_where:
             wrong += f", nor {result_where.removeprefix('.')} the type of the result"
-        options = f"input_types=[...]{', result_type=...' * lacks_result}"
+        options = ", ".join(["input_types=[...]", self.result_option][: 1 + lacks_result])
         pronoun = "them" if lacks_result or len(names) > 1 else "it"
         return self.error(wrong, f"annotate {pronoun}, or give {self.decorator}({options})")
 

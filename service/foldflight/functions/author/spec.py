@@ -76,20 +76,19 @@ def bounds_of(function: str, is_async: bool, **fields: Any) -> CallBounds | None
     set_bounds = {name: value for name, value in fields.items() if value is not None}
     if not is_async:
         if set_bounds:
-            name, value = next(iter(set_bounds.items()))
+            declarations = ", ".join(f"{name}={value!r}" for name, value in set_bounds.items())
             raise RejectedError(
                 "SIGNATURE",
-                f"{function} is declared {name}={value!r} and is no async def, so none of its calls waits; write async "
-                f"def, or drop {name}",
+                f"{function} is declared {declarations} and is no async def, so none of its calls waits; write async "
+                f"def, or drop {', '.join(set_bounds)}",
                 function=function,
             )
         return None
-    for name, value in set_bounds.items():
-        expected = _misfit(name, value)
-        if expected:
-            raise RejectedError(
-                "SIGNATURE", f"{function} is declared {name}={value!r}; give {expected}", function=function
-            )
+    misfits = [
+        f"{name}={value!r}; give {expected}" for name, value in set_bounds.items() if (expected := _misfit(name, value))
+    ]
+    if misfits:
+        raise RejectedError("SIGNATURE", f"{function} is declared {', and '.join(misfits)}", function=function)
     return CallBounds(**set_bounds)
 
 

@@ -221,7 +221,7 @@ def table_of(
     builder.check()
     return builder.of_both_kinds(
         lambda: builder.scalar_function(
-            builder.inputs(input_types),
+            builder.inputs(input_types, has_result=result_types is not None),
             builder.table(result_types),
             version=version,
             skip_nulls=skip_nulls,
@@ -452,6 +452,7 @@ def _element(annotation: Any) -> pa.DataType | None:
 
 class _TableBuilder(_MapBuilder):
     decorator = "@udtf"
+    result_option = 'result_types={"word": "STRING", ...}'
 
     def table(self, result_types: Columns | None) -> Any:
         """Return the struct of the columns: a type, a text with type variables, or a callable from input types."""
@@ -486,7 +487,7 @@ class _TableBuilder(_MapBuilder):
         if origin not in _ROWS or not get_args(return_type):
             raise self.error(
                 f"{where} does not declare its columns",
-                'give @udtf(result_types={"word": "STRING", ...}), or annotate Iterator[Row] with a dataclass Row',
+                f"give @udtf({self.result_option}), or annotate Iterator[Row] with a dataclass Row",
             )
         row = self.infer_type(get_args(return_type)[0], where)
         return row if pa.types.is_struct(row) else pa.struct([(self.name, row)])

@@ -32,7 +32,7 @@ from foldflight.functions.types.vectors import is_vector
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import hint_for_code, hint_for_columns, refuse_several, refuse_updates
 from foldflight.spark.types import check_compared, result_type
-from foldflight.spark.versions.sessions import message_of, quiet
+from foldflight.spark.versions.sessions import message_of, mute_query_log
 from foldflight.spark.versions.types import arrow_type, spark_type
 
 spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP_LTZ")
@@ -135,7 +135,7 @@ class Columns:
 
     def _display_name(self, column: Column, role: str) -> str:
         """Return the name that Spark gives a column in a result."""
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
+        with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
             name: str = self.df.select(column).columns[0]
         return name
 
@@ -206,7 +206,7 @@ class Columns:
         if self._rows is not None:
             return self._rows
         try:
-            with quiet(), refusing_nanoseconds("Spark cannot resolve the columns of the query"):
+            with mute_query_log(), reject_nanoseconds("Spark cannot resolve the columns of the query"):
                 rows = self._select()
                 rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to an action
         except (AnalysisException, ParseException) as error:
@@ -387,10 +387,10 @@ def text_of(expression: object) -> str:
 
 
 @contextmanager
-def rejecting(code: str, what: str) -> Iterator[None]:
+def reject_spark_errors(code: str, what: str) -> Iterator[None]:
     """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
-        with quiet(), refusing_nanoseconds(what):
+        with mute_query_log(), reject_nanoseconds(what):
             yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
@@ -398,7 +398,7 @@ def rejecting(code: str, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def refusing_nanoseconds(what: str) -> Iterator[None]:
+def reject_nanoseconds(what: str) -> Iterator[None]:
     """Convert PySpark's error of a type that only Spark has into a RejectedError SCHEMA_MISMATCH with a description."""
     try:
         yield
@@ -528,7 +528,7 @@ def _refuse_name(df: DataFrame, expression: str, role: str) -> None:
 def _is_readable(df: DataFrame, expression: str) -> bool:
     """Return whether Spark reads a text as an expression, whether or not it has the columns."""
     try:
-        with quiet():
+        with mute_query_log():
             df.select(sf.expr(expression)).schema  # noqa: B018 - Spark reads it now
     except ParseException:
         return False
@@ -610,7 +610,7 @@ def key_name(df: DataFrame, expression: object, key: Column | str) -> str:
 
 def _only_name(df: DataFrame, column: Column, role: str) -> str:
     """Return Spark's name for a column. Raises RejectedError SCHEMA_MISMATCH unless it is exactly one column."""
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
+    with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         names: list[str] = df.select(column).columns
     if len(names) != 1:
         raise RejectedError("SCHEMA_MISMATCH", f"{role} is {len(names)} columns ({', '.join(names)}); give one")
@@ -636,7 +636,7 @@ def kind_of(df: DataFrame, expression: str | Column | None, meanings: Mapping[st
     role = f"the row kind {text_of(expression)!r}"
     kind = column_of(df, expression, role)
     refuse_several(df)
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
+    with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         type_ = df.select(kind).schema[0].dataType
     if meanings is not None:
         if not isinstance(meanings, Mapping):

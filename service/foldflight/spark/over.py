@@ -49,7 +49,7 @@ from foldflight.spark.columns import (
     key_column,
     key_name,
     key_of,
-    rejecting,
+    reject_spark_errors,
     sort_key,
     text_of,
 )
@@ -349,7 +349,7 @@ class OverFrame:
                     column_by_name[name] = column
                 names.append(name)
         sent_names["end"] = list(ends)
-        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
+        with reject_spark_errors("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
             if self._apart == tuple(self.df.columns):
                 rows = columns.input.select([column.alias(name) for name, column in {**column_by_name, **ends}.items()])
             else:
@@ -423,7 +423,9 @@ class OverFrame:
                 f"{window_frame} has a distance of the order value, so it needs one column in order_by, and there are "
                 f"{len(order)}",
             )
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the order {text_of(self.order[0].column)!r}"):
+        with reject_spark_errors(
+            "SCHEMA_MISMATCH", f"Spark cannot resolve the order {text_of(self.order[0].column)!r}"
+        ):
             return self.df.select(order[0]).schema[0].dataType
 
     def _end(self, order: Column, type_: st.DataType, bound: Any) -> Column:
@@ -432,7 +434,7 @@ class OverFrame:
         name = text_of(self.order[0].column)
         distance_value = distance_of(arrow, bound, order=name, type_name=type_.simpleString())
         if isinstance(distance_value, str):
-            with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
+            with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
                 distance = sf.expr(f"INTERVAL '{distance_value.strip()}'")
         else:
             # A narrower type would wrap, or give NULL, where Spark is not in ANSI mode.
@@ -444,7 +446,7 @@ class OverFrame:
             end = _checked_end(order, end, -distance_value if self.order[0].descending else distance_value, name)
         if isinstance(type_, st.DecimalType):
             return end.cast(type_)
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
+        with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
             actual = self.df.select(end).schema[0].dataType
         if actual != type_:
             raise RejectedError(

@@ -22,9 +22,9 @@ from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_dataframe
-from foldflight.spark.columns import column_named, refusing_nanoseconds, rejecting
+from foldflight.spark.columns import column_named, reject_nanoseconds, reject_spark_errors
 from foldflight.spark.errors import raise_error
-from foldflight.spark.versions.sessions import condition_of, name_key, quiet
+from foldflight.spark.versions.sessions import condition_of, mute_query_log, name_key
 
 _T = TypeVar("_T")
 _IN_A_FLOW: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
@@ -71,7 +71,7 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     +--------+---+
     """
     require_dataframe(df, "with_schema")
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
+    with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}"):
         fields = list(schema if isinstance(schema, st.StructType) else _parse_schema(df, schema))
     names = [field.name.casefold() for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -87,7 +87,7 @@ def with_schema(df: DataFrame, schema: str | st.StructType, *, streaming: bool) 
     session = df.sparkSession
     rows = session.readStream.format("rate").load() if streaming else session.range(0)
     empty = rows.select(*(sf.lit(None).cast(field.dataType).alias(field.name) for field in fields))
-    with rejecting("SCHEMA_MISMATCH", f"the schema {schema!r} does not fit the rows"):
+    with reject_spark_errors("SCHEMA_MISMATCH", f"the schema {schema!r} does not fit the rows"):
         actual = df.select(*(_typed_column(field).alias(field.name) for field in fields))
     return cast(DataFrame, _Pair(actual, empty))
 
@@ -100,7 +100,7 @@ def check_analysable(df: DataFrame, operation: str) -> None:
             column whose type PySpark lacks.
     """
     try:
-        with quiet(), refusing_nanoseconds(f"{operation} must know the columns of its input"):
+        with mute_query_log(), reject_nanoseconds(f"{operation} must know the columns of its input"):
             df.columns  # noqa: B018 - asks Spark
     except PySparkException as error:
         if condition_of(error) != _IN_A_FLOW:
@@ -118,7 +118,7 @@ def check_analysable(df: DataFrame, operation: str) -> None:
 def _reads_stream(df: DataFrame) -> bool:
     """Return whether a DataFrame is known to be a stream. In a flow, only its plan tells, as far as it is no SQL."""
     try:
-        with quiet():
+        with mute_query_log():
             return bool(df.isStreaming)
     except PySparkException:  # a flow, or a mistake that the flow will report
         plan = getattr(df, "_plan", None)

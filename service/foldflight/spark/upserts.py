@@ -51,7 +51,7 @@ from foldflight.functions import RowKind
 from foldflight.spark.arguments import column_names, require_dataframe
 from foldflight.spark.arrow import arrow_function
 from foldflight.spark.bucketed import EPOCH_US, BucketOperator, blobs_of, bucket_row, operator_plan
-from foldflight.spark.columns import column_named, column_of, is_column, rejecting, text_of
+from foldflight.spark.columns import column_named, column_of, is_column, reject_spark_errors, text_of
 from foldflight.spark.errors import raise_error
 from foldflight.spark.grouping import check_buckets, refuse_doubles
 from foldflight.spark.months import as_intervals, as_months, in_months, storage_types_of
@@ -236,7 +236,7 @@ class _Upserts:
         if deletion is not None:
             condition = column_of(df, deletion, f"the condition {deletion!r}").cast("boolean")
             is_deleted = sf.coalesce(condition, sf.lit(False))
-        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
+        with reject_spark_errors("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the upserts"):
             rows = df.select(
                 *(column_named(name).alias(f"key_{index}") for index, name in enumerate(keys)),
                 _non_null_sequence(sequence, parts, sequences, keys).alias(SEQUENCE),

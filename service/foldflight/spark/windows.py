@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 from pyspark.sql.window import Window as SparkWindow
 
 from foldflight.errors import RejectedError
-from foldflight.spark.columns import column_named, rejecting, text_of
+from foldflight.spark.columns import column_named, reject_spark_errors, text_of
 from foldflight.spark.errors import raise_error
 
 PROCESSING_TIME = "foldflight_processing_time"
@@ -140,7 +140,7 @@ class Window:
         if self.is_session:
             alone = self._alone(non_null)
             return alone if df.isStreaming else _merge_sessions(alone, keys)
-        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
+        with reject_spark_errors("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
             windowed_rows = non_null.select("*", window.alias(_WINDOW))
             # Other columns are not named: a join may have two of one name.
@@ -152,7 +152,7 @@ class Window:
     def _alone(self, df: DataFrame) -> DataFrame:
         """Return each row with its own session window, which ends after the gap."""
         start = column_named(self.time)
-        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
+        with reject_spark_errors("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
             type_ = gap.schema["gap"].dataType
         if not isinstance(type_, st.DayTimeIntervalType) or (length := gap.collect()[0][0]) <= timedelta(0):
@@ -179,7 +179,7 @@ class Window:
 
         Like Spark's windows, ends are computed in seconds from the start, because a calendar day may have 23 hours.
         """
-        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
+        with reject_spark_errors("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             lengths = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS size, INTERVAL {self.step} AS step")
             are_times = all(isinstance(each.dataType, st.DayTimeIntervalType) for each in lengths.schema)
             size, step = lengths.collect()[0] if are_times else (timedelta(0), timedelta(0))
@@ -211,7 +211,7 @@ class Window:
                 raise RejectedError(
                     "SCHEMA_MISMATCH", f"the input already has a column {name}, which the window adds; rename it"
                 )
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the window's column {self.time!r}"):
+        with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot resolve the window's column {self.time!r}"):
             type_ = df.select(column_named(self.time)).schema[0].dataType
         if not isinstance(type_, _TIMES):
             raise RejectedError(

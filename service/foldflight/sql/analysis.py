@@ -23,7 +23,7 @@ from foldflight.spark.versions.sessions import (
     format_statements,
     is_remote,
     message_of,
-    quiet,
+    mute_query_log,
 )
 from foldflight.sql.blocks import Block, ParsedQuery, queries_in
 from foldflight.sql.calls import AGGREGATES, GRAMMAR, ParsedCall, call_at, calls_in
@@ -202,7 +202,7 @@ class Analysis:
         used_views = {name: self._views[name] for name in _VIEW.findall(sql)}
         if used_views:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
-        with quiet():
+        with mute_query_log():
             if used_views and self._format_text is not None:
                 sql, used_views = self._format_text(sql, used_views), {}
             return self.analysed(plain_sql(self.spark, sql, self._args, **used_views))
@@ -323,7 +323,7 @@ class Analysis:
 @contextmanager
 def placed_errors(spark: SparkSession, text: str) -> Iterator[None]:
     """Raise Spark's refusals of a statement in the block as SqlError, and keep PySpark from logging them."""
-    with quiet():
+    with mute_query_log():
         try:
             yield
         except SqlError:

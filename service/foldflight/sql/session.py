@@ -22,9 +22,9 @@ from foldflight.engine.over.over_stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.spark.arguments import require_session
-from foldflight.spark.columns import quote_name, refusing_nanoseconds
+from foldflight.spark.columns import quote_name, reject_nanoseconds
 from foldflight.spark.rowkinds import UNSET, kinds_in
-from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, quiet
+from foldflight.spark.versions.sessions import format_statement, is_remote, is_spark, mute_query_log
 from foldflight.sql.analysis import SPARK_ERRORS, Analysis, SparkSqlError, sql_error_of, view_name
 from foldflight.sql.blocks import TABLE_CHANGES, parse, parse_statement, starts_query
 from foldflight.sql.calls import GRAMMAR, calls_in
@@ -43,7 +43,7 @@ _EXPLAINED: Final = "line int, block string, plan string, why string"
 _Session = TypeVar("_Session", bound=SparkSession)
 
 
-@refusing_nanoseconds("Spark cannot plan the statement")
+@reject_nanoseconds("Spark cannot plan the statement")
 def sql(
     spark: SparkSession,
     text: str,
@@ -537,7 +537,7 @@ def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) ->
         names = [catalog.as_written(name) for name in result.columns]
         return result if names == result.columns else result.toDF(*names)
     try:
-        with quiet():
+        with mute_query_log():
             return plain_sql(analysis.spark, text.text, args)
     except SPARK_ERRORS as error:
         raise SparkSqlError(sql_error_of(error, catalog, text, whole, text.text), error) from None

@@ -33,7 +33,7 @@ from foldflight.ext.changes.canalreader import UNREAD, canal_reader
 from foldflight.functions import RowKind
 from foldflight.spark.arguments import require_dataframe
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.columns import column_of, quote_name, rejecting
+from foldflight.spark.columns import column_of, quote_name, reject_spark_errors
 from foldflight.spark.errors import raise_error
 from foldflight.spark.rowkinds import CHANGES, hint_for_columns, metadata_of
 from foldflight.spark.versions.facts import TEXT_CASTS, require
@@ -163,7 +163,7 @@ def _split_changes(
     """Return what `split_changes` does, given the name of an event, for errors."""
     old = column_of(df, before, f"the row before, {before!r},")
     new = column_of(df, after, f"the row after, {after!r},")
-    with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
+    with reject_spark_errors("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         types = df.select(old.alias("before"), new.alias("after")).schema
     for name, field in zip((before, after), types, strict=True):
         if not isinstance(field.dataType, st.StructType):
@@ -320,7 +320,9 @@ def from_canal(
     converted_parts = sf.transform("left.parts", convert_part)
     rows = sf.flatten(sf.zip_with(converted_parts, "left.parts", lambda part, _: rows_of(part)))
     refuse_duplicate_names(ROW_KIND, row.names)
-    with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
+    with reject_spark_errors(
+        "SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"
+    ):
         # Rows that `_read_of_canal` has read get no array.
         exploded_rows = events.select(_READ, sf.inline_outer(sf.when(sf.col("left").isNotNull(), rows)))
     is_read = sf.col(_READ).isNotNull()
@@ -376,7 +378,7 @@ def _rows_of(
 
 def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
     """Return one row for each item of `rows`, an array of row kinds and rows for each event."""
-    with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
+    with reject_spark_errors("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         exploded_rows = df.select(sf.inline(rows))
         refuse_duplicate_names(ROW_KIND, exploded_rows.select(f"{_ROW}.*").columns)
     return exploded_rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
@@ -469,7 +471,7 @@ def _parse_schema(df: DataFrame, schema: str | st.StructType) -> st.StructType:
     words = {word.upper() for word in re.findall(r"\w+", schema)}
     suggestions = [f"{name} is {sparks}" for name, sparks in _OF_DATABASES.items() if name in words]
     hint = f" ({', '.join(suggestions)} in Spark)" if suggestions else ""
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}{hint}"):
+    with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot read the schema {schema!r}{hint}"):
         return df.sparkSession.createDataFrame([], _BOUNDED_TEXT.sub("STRING", schema)).schema
 
 

@@ -18,7 +18,7 @@ from foldflight.engine.targets import DELETE, holds, older_checkpoint
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.ext.tables.merge_sql import merge_statement, quote_name
 from foldflight.spark.errors import raise_error
-from foldflight.spark.versions.sessions import is_remote, quiet
+from foldflight.spark.versions.sessions import is_remote, mute_query_log
 from foldflight.spark.versions.types import arrow_type
 
 # What Iceberg and Delta raise if another writer has changed the table since the statement read it.
@@ -68,7 +68,7 @@ class CatalogTable:
         if not is_remote(example):
             self._session = spark
         try:
-            with quiet():
+            with mute_query_log():
                 schema = spark.table(self.name).schema
                 description = spark.sql(f"DESCRIBE TABLE EXTENDED {self.name}").where("col_name = 'Provider'").collect()
         except PySparkException as error:

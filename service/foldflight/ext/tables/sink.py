@@ -35,7 +35,7 @@ from foldflight.ext.tables.iceberg import IcebergTable
 from foldflight.ext.tables.merge_sql import quote_name
 from foldflight.ext.tables.postgres import PostgresTable
 from foldflight.spark.arguments import column_names, require_dataframe
-from foldflight.spark.columns import rejecting
+from foldflight.spark.columns import reject_spark_errors
 from foldflight.spark.rowkinds import refuse_unset_kinds
 from foldflight.spark.state_reader import refuse_moved
 from foldflight.spark.versions.facts import TABLES, require
@@ -145,7 +145,7 @@ def write_table(
     if name is not None:
         writer = writer.queryName(name)
     if trigger_options:
-        with rejecting("SETTINGS", f"Spark cannot read the trigger {trigger!r}; {_TRIGGER_REMEDY}"):
+        with reject_spark_errors("SETTINGS", f"Spark cannot read the trigger {trigger!r}; {_TRIGGER_REMEDY}"):
             writer = writer.trigger(**trigger_options)
     return writer.start()
 

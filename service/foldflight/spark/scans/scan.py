@@ -24,13 +24,13 @@ from pyspark.sql import types as st
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_session
 from foldflight.spark.arrow import arrow_function
-from foldflight.spark.columns import column_named, rejecting
+from foldflight.spark.columns import column_named, reject_spark_errors
 from foldflight.spark.scans.deltalog import LogError, Snapshot, snapshot
 from foldflight.spark.scans.footers import OpenFilesystem, local
 from foldflight.spark.scans.listing import Files, Listing, UnreadableError, listed_paths, path_of
 from foldflight.spark.scans.predicate import Predicate, UnclearError, parse
 from foldflight.spark.scans.source import Source, is_cached, source_of
-from foldflight.spark.versions.sessions import is_remote, quiet, same_plan
+from foldflight.spark.versions.sessions import is_remote, mute_query_log, same_plan
 
 _BY_FOLDER: Final = re.compile(r"\s*(delta|iceberg|hudi)\s*\.\s*`([^`]+)`\s*", re.IGNORECASE)
 _DELTA_SETTINGS: Final = (
@@ -256,11 +256,11 @@ def scan(
         source_files = Folders(spark.read.parquet(*paths), paths, open_filesystem)
     filtered_df = source_files.df
     if where is not None:
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot evaluate where={where!r} of the scan"):
+        with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot evaluate where={where!r} of the scan"):
             filtered_df = filtered_df.where(where)
             filtered_df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
     if columns is not None:
-        with rejecting("SCHEMA_MISMATCH", f"Spark cannot choose columns={list(columns)!r} of the scan"):
+        with reject_spark_errors("SCHEMA_MISMATCH", f"Spark cannot choose columns={list(columns)!r} of the scan"):
             filtered_df = filtered_df.select(*map(column_named, columns))
             filtered_df.schema  # noqa: B018 - as above
     return Scan(source_files, filtered_df, () if where is None else (where,))
@@ -331,7 +331,7 @@ def check_no_table(spark: SparkSession, paths: Iterable[str]) -> None:
     for folder in dict.fromkeys(_places_of_logs(paths)):
         try:
             pattern = f"{folder}/{{{','.join(_LOGS)}}}"
-            with quiet():  # twice, because Spark logs a warning with a trace if a single path is a pattern
+            with mute_query_log():  # twice, because Spark logs a warning with a trace if a single path is a pattern
                 logs = spark.read.text([pattern, pattern], recursiveFileLookup=True).inputFiles()
         except Exception:  # noqa: BLE001 - also py4j's
             # Most often there is no log. Of a folder that cannot be listed nothing is known, and Spark's read decides.
@@ -537,7 +537,7 @@ def table_of(spark: SparkSession, name: str, open_filesystem: OpenFilesystem | N
             nothing that reads such tables.
     """
     try:
-        with quiet():
+        with mute_query_log():
             plain = spark.table(name)
             plain.schema  # noqa: B018 - Connect looks for a table when its schema is needed
     except PySparkException as error:
@@ -565,7 +565,7 @@ def _check_source(spark: SparkSession, name: str) -> None:
     if match is None:
         return
     try:
-        with quiet():
+        with mute_query_log():
             spark.read.format(match[1].lower()).load(match[2]).schema  # noqa: B018 - as above
     except Exception as error:  # noqa: BLE001 - one of py4j, which sessions of Connect do not have
         if "DATA_SOURCE_NOT_FOUND" in str(error):

@@ -27,7 +27,7 @@ _QUERY_CONTEXT_LOGGER: Final = "SQLQueryContextLogger"
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def mute_query_log() -> Iterator[None]:
     """Keep PySpark from logging errors with stack traces. The caller expects them, or raises its own."""
     logger = _logger()
     before = logger.disabled

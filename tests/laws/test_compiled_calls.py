@@ -129,7 +129,7 @@ class Ranked:
         ranked = sorted(counts.items(), key=lambda item: item[1], reverse=True)
         ranked.append((last, len(counts)))
         names = "|".join(f"{name}={number}" for name, number in ranked[:4])
-        parts = [min(counts, key=lambda name: (-counts[name] % size, name), default="") for size in (2, 3)]  # noqa: B023
+        parts = [min(counts, key=lambda name: (-counts[name] % size, name), default="") for size in (2, 3)]
         several = "|".join(parts)
         by_parity = sorted(counts.values(), key=lambda number: number % 2 == 0, reverse=number_of(counts) > 2)
         return f"{most} {last} {longest} {names} {several} {by_parity[:1] == by_parity[-1:]}"
@@ -152,7 +152,7 @@ class Events:
 
     def merge(self, events: list[tuple[int, float]], other: list[tuple[int, float]]) -> None:
         for event in sorted(other, key=lambda each: each[0]):
-            events.append(event)  # noqa: PERF402 - what authors write
+            events.append(event)
 
     def get_value(self, events: list[tuple[int, float]]) -> str:
         if not events:
@@ -253,7 +253,7 @@ def taken_from(number: int) -> int:
 def bound_late(number: int) -> int:
     """A key function with a variable that has another value when it is called."""
     factor = 1
-    key = lambda each: each * factor  # noqa: E731 - it is refused
+    key = lambda each: each * factor
     factor = -1
     return max([number, 1, 2], key=key)
 

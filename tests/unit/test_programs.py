@@ -145,7 +145,7 @@ class Powers(Totals):
 @udaf
 class Comprehends(Totals):
     def accumulate(self, accumulator: Total, value: int) -> None:
-        accumulator.total += max([value, 1], key=lambda each: -each)
+        accumulator.total += max(value, 1, key=lambda each: -each)
 
 
 @udaf(compile=True)

@@ -1314,11 +1314,9 @@ def _extreme_by(name: str, *, is_least: bool) -> Any:
                 one, other = address + 8 * stride * number, address + 8 * stride * best
                 if less(one, other) if is_least else less(other, one):
                     best = number
-            number = 0
-            for each in me:
+            for number, each in enumerate(me):
                 if number == best:
                     return each
-                number += 1
             raise ValueError  # it is empty
 
         size_of = register_jitable(make_count(me))
@@ -1368,8 +1366,9 @@ def _sorted_numbers(part: Element) -> Any:
         rows, scratch, into = memory.new_header(header), memory.new_header(header), memory.new_header(header)
         memory.reallocate(rows, used_count, stride + 1)
         memory.reallocate(scratch, used_count, stride + 1)
-        for number in range(used_count):  # the last word keeps the order of equal items
-            memory.append(rows, whole(memory.address_of(header, number * stride)) + (-number if reverse else number,))
+        for number in range(used_count):
+            last = -number if reverse else number  # it keeps the order of equal items
+            memory.append(rows, (*whole(memory.address_of(header, number * stride)), last))
         sorter(rows, scratch)
         for number in range(used_count):
             position = used_count - 1 - number if reverse else number

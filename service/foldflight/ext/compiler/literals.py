@@ -165,7 +165,8 @@ def _check_key(code: ir.FunctionIR, key: ir.Var, loc: Any) -> None:
     if isinstance(function, ir.Const):
         raise Unsupported("it has a key that is no function").at(loc)
     if isinstance(function, ir.Expr) and function.op == "make_function":
-        is_known = _LAMBDA.search(key.name) is not None and not (function.code.co_freevars and _may_change(function.code))
+        changes = function.code.co_freevars and _may_change(function.code)
+        is_known = _LAMBDA.search(key.name) is not None and not changes
     elif name:
         owner = ir_utils.guard(ir_utils.get_definition, code, function.value)
         is_known = name in _READING or isinstance(owner, (ir.Global, ir.FreeVar))

@@ -211,7 +211,62 @@ class Wholes:
         return acc.total if acc.pair is None else float(acc.pair[1])
 
 
-CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes]
+@udaf
+class Smoothed:
+    """An accumulator that is None at first, and then a pair; the states are pickles."""
+
+    def __init__(self) -> None:
+        self.alpha = 0.3
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return None
+
+    def accumulate(self, acc, price: float | None):  # type: ignore[no-untyped-def]
+        if price is None:
+            return acc
+        if acc is None:
+            return (price, 1)
+        mean, count = acc
+        if price == 1.5:
+            return None
+        return (self.alpha * price + (1 - self.alpha) * mean, count + 1)
+
+    def merge(self, acc, other):  # type: ignore[no-untyped-def]
+        if acc is None:
+            return other
+        if other is None:
+            return acc
+        return ((acc[0] * acc[1] + other[0] * other[1]) / (acc[1] + other[1]), acc[1] + other[1])
+
+    def get_value(self, acc) -> float | None:  # type: ignore[no-untyped-def]
+        return None if acc is None else acc[0]
+
+
+@udaf
+class Newest:
+    """The same with a NamedTuple and an annotation: None is stored if accumulate returns it."""
+
+    def create_accumulator(self) -> Tick | None:
+        return None
+
+    def accumulate(self, acc: Tick | None, at: datetime, price: float, name: str) -> Tick | None:
+        if name == "b":
+            return None
+        if acc is None or at > acc.at:
+            return Tick(at, price, name)
+        return acc._replace(price=acc.double)
+
+    def retract(self, acc: Tick | None, at: datetime, price: float, name: str) -> Tick | None:
+        return acc if acc and acc.above(price) else None
+
+    def merge(self, acc: Tick | None, other: Tick | None) -> Tick | None:
+        return acc if other is None else other
+
+    def get_value(self, acc: Tick | None) -> str:
+        return "none" if acc is None else f"{acc.at:%Y} {acc.price:.2f} {acc.note}"
+
+
+CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes, Smoothed, Newest]
 SAMPLES = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),

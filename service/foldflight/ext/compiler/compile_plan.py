@@ -378,6 +378,10 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
         hint = hints.get("value")
+        tuple_class = optional_tuple(hint) if isinstance(bound.serializer, Nullable) else None
+        if tuple_class is not None:
+            members = tuple(RecordField(f"value.{each.name}", _item_kind("", each.type), True) for each in type_)
+            return RecordLayout(members, tuples=(("value.", tuple_class),))
         return RecordLayout((_field("value", "", type_, hint, fresh, isinstance(bound.serializer, Nullable)),))
     fields, parts, tuples = _members_of("", arrow, cls, fresh, hints)
     return RecordLayout(tuple(fields), parts=tuple(parts), tuples=tuple(tuples))
@@ -499,6 +503,8 @@ def _members(
     names = [field.name for field in layout.fields]
     if cls is not None:
         return {field.name: layout.value_of(accumulator, field) for field in layout.fields}
+    if accumulator is None and layout.tuples:
+        return dict.fromkeys(names)
     return dict(zip(names, accumulator if isinstance(accumulator, tuple) else (accumulator,), strict=True))
 
 

@@ -765,10 +765,13 @@ def _record_would_change(accumulator: Any, layout: RecordLayout) -> bool:
     It would if there is an int among floats, a decimal that is -0, or another tuple than its annotation tells.
     """
     for path, cls in layout.tuples:
-        held: Any = _member(accumulator, path[:-1])
+        is_itself = accumulator is None or isinstance(accumulator, tuple)
+        held: Any = accumulator if is_itself else _member(accumulator, path[:-1])
         members = list(held) if isinstance(held, tuple) and type(held) is cls else []
         if held is not None and (len(members) != len(layout.within(path)) or None in members):
             return True
+    if accumulator is None:
+        return False
     for index, field in enumerate(layout.fields):
         if isinstance(accumulator, tuple):
             value = accumulator[index]

@@ -37,6 +37,7 @@ from foldflight.ext.compiler.records import (
     copy,
     load_members,
     local_record,
+    put_tuple,
     reference_at,
     store_members,
 )
@@ -99,7 +100,7 @@ class CompilePlan:
     @property
     def is_tuple(self) -> bool:
         """Whether the accumulator is a tuple."""
-        is_value = "value" in (field.name for field in self.accumulator.fields)
+        is_value = "value" in (field.name.partition(".")[0] for field in self.accumulator.fields)
         return self.named_tuple is not None or (self.accumulator_class is None and not is_value)
 
     @property
@@ -563,12 +564,13 @@ def _accumulator_of(plan: CompilePlan) -> Any:
 
 def _accumulator_type(plan: CompilePlan, record: Reference) -> types.Type:
     """Return the numba type of the value that the author's methods receive."""
-    if plan.accumulator_class is not None or not record.fields:
+    if plan.accumulator_class is not None or not (record.fields or record.tuples):
         return record
     if plan.is_tuple:
         return record.as_tuple
-    field = record.fields["value"]
-    return record.type_of("value") if field.length or field.contents is not None else KINDS[field.kind]
+    field = record.fields.get("value")
+    is_plain = field is not None and not field.length and field.contents is None
+    return KINDS[field.kind] if field is not None and is_plain else record.type_of("value")
 
 
 def _write_back_of(plan: CompilePlan) -> Any:
@@ -610,9 +612,21 @@ def _write_back_object(record: Any, result: Any) -> Any:
     raise Unsupported(f"accumulate, retract or merge returns {actual}, not the accumulator or None")
 
 
+def _keep_tuple(record: Any, result: Any) -> None:
+    """Store the tuple that accumulate, retract or merge returned.
+
+    None is an error of the interpreter unless the accumulator is None: without an annotation, None is no result.
+    """
+    if result is None and record.value is not None:
+        raise ArithmeticError
+    put_tuple(record, "value", result)
+
+
 @implementation
 def _write_back_value(record: Any, result: Any) -> Any:
     """Store the value that accumulate, retract or merge returned; None for containers, which they change in place."""
+    if "value" in record.tuples:
+        return _keep_tuple if record.layout.exact else lambda record, result: put_tuple(record, "value", result)
     expected = record.fields["value"]
     if isinstance(result, types.NoneType) and (expected.length or expected.contents is not None):
         return lambda record, result: None

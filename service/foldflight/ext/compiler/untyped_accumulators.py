@@ -149,12 +149,15 @@ class UntypedAccumulators:
     @property
     def named_tuple(self) -> type | None:
         """The class of the accumulator if it is a NamedTuple."""
-        return self.root.cls if isinstance(self.root, Part) and is_named_tuple(self.root.cls) else None
+        is_tuple = isinstance(self.root, Part) and not self.root.optional and is_named_tuple(self.root.cls)
+        return self.root.cls if isinstance(self.root, Part) and is_tuple else None
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The objects within the accumulator."""
-        return self.root.parts if isinstance(self.root, Part) else ()
+        """The objects within the accumulator, and itself if it is a tuple or None."""
+        if not isinstance(self.root, Part):
+            return ()
+        return (self.root,) if self.root.optional else self.root.parts
 
     @property
     def arrow(self) -> pa.DataType:
@@ -472,7 +475,7 @@ class _Inference:
             names = getattr(value, "_fields", [f"f{index}" for index in range(len(value))])
             return self._part(before, type(value), dict(zip(names, value, strict=True)), self.hints)
         cls = type(value)
-        if value is None and not is_root:
+        if value is None:
             kinds = _tuple_kinds(hint)
             tuple_class, kinds = (optional_tuple(hint), kinds) if kinds else self.uses.tuple_of(path)
             if tuple_class is not None:

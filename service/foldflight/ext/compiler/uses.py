@@ -175,7 +175,7 @@ def find_uses(
         except Unsupported:  # a generator that is not compiled: the rest of the code is read as it is
             code = run_frontend(readable_copy(function))
         arguments: dict[int, Any] = {position + 1 + index: kind for index, kind in enumerate(kinds)}
-        arguments[position] = _Place("")
+        arguments[position] = _Place(getattr(root, "path", "")[:-1])
         if position:
             arguments[0] = _Object(cls)
         _Reader(code, root, arguments, uses).read()
@@ -195,7 +195,8 @@ class _Reader:
         self.fields: dict[str, RecordField] = {each.name: each for each in getattr(root, "fields", (root,))}
         self.is_value = members is None
         self.parts = {each.path for each in getattr(root, "parts", ())}
-        self.tuples = {each.path[:-1]: each for each in getattr(root, "parts", ()) if each.optional}
+        parts = () if members is None else (root, *root.parts)
+        self.tuples = {each.path[:-1]: each for each in parts if each.optional}
         self.depth = 0
         self.added = self.find_added()
 
@@ -228,6 +229,8 @@ class _Reader:
         for block in self.code.blocks.values():
             for statement in block.body:
                 match statement:
+                    case ir.Return():  # the accumulator, if it is a value
+                        self.store_kind("value", statement.value)
                     case ir.SetAttr():
                         self.store(self.member(self.of(statement.target), statement.attr), statement.value)
                     case ir.SetItem() | ir.StaticSetItem():
@@ -245,14 +248,17 @@ class _Reader:
     def store(self, place: Any, value: ir.Var) -> None:
         if isinstance(place, _Place):
             self.name_object(place.path, value)
+            self.store_kind(place.path, value)
+
+    def store_kind(self, path: str, value: ir.Var) -> None:
+        """Record the kind of a value that is stored in a field, or its kinds if it is a tuple."""
         actual = self.of(value)
         value_kind = self.kind(actual)
-        if isinstance(place, _Place) and isinstance(value_kind, str) and value_kind != _NONE:
-            self.uses.stored[place.path].add(value_kind)
-        is_tuple = isinstance(value_kind, tuple) and all(isinstance(each, str) for each in value_kind)
-        if isinstance(place, _Place) and is_tuple and _NONE not in value_kind:
+        if isinstance(value_kind, str) and value_kind != _NONE:
+            self.uses.stored[path].add(value_kind)
+        if isinstance(value_kind, tuple) and all(isinstance(each, str) and each != _NONE for each in value_kind):
             made_by = self.tuples.get(self.path_of(actual), actual)
-            self.uses.tuples[place.path].add((getattr(made_by, "cls", tuple), value_kind))
+            self.uses.tuples[path].add((getattr(made_by, "cls", tuple), value_kind))
 
     def name_object(self, path: str, value: ir.Var) -> None:
         """Record the class of an object or a container that is put somewhere, for the reason why it is not compiled."""

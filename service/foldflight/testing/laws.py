@@ -76,7 +76,7 @@ _HANDLE_NULLS: Final = "handle them, or declare @udaf(skip_nulls=True), which le
 _RETURN_SOMETHING: Final = (
     "if accumulate or get_value lacks a `return`, add it; if only some values matter, give them in examples"
 )
-_SKIP_NULLS: Final = f"\nA row has NULLs, which are None in Python: {_HANDLE_NULLS}"
+_SKIP_NULLS: Final = f" have NULLs, which are None in Python: {_HANDLE_NULLS}"
 
 
 @dataclass(frozen=True)
@@ -1049,7 +1049,7 @@ def _try_law(name: str, holds: Callable[[Sequence[Drawn]], str | None], inputs: 
     rows, _ = broken_example
     has_nulls = any(value is None for row in rows for value in row)
     remedy = of_nulls if cause and has_nulls else ""
-    return LawResult(name, False, f"rows {rows!r}; {difference or _FLAKY}{remedy}", cause)
+    return LawResult(name, False, f"rows {rows!r}{remedy}; {difference or _FLAKY}", cause)
 
 
 def _without_rows(example: Drawn, condition: Callable[[Drawn], bool]) -> Drawn:

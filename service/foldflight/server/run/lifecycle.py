@@ -441,7 +441,7 @@ def default_server_id() -> str:
 def announce(
     ready_line: dict[str, Any], settings: Settings, logger: Logger, on_ready: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Publish the ready line: to the log, the ready file and `on_ready`."""
+    """Publish the ready line: to people in the log, and to programs in the ready file and by `on_ready`."""
     logger.info(**ready_line)
     _warn_if_open(settings, logger)
     if settings.ready_file is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import numpy as np
@@ -165,8 +165,53 @@ class Events:
         return text
 
 
+@udaf
+class Common:
+    """The most frequent keys of a Counter, some of which are negative or equal, and its items in order."""
+
+    def create_accumulator(self) -> Counter[str]:
+        return Counter()
+
+    def accumulate(self, words: Counter[str], word: str, number: int) -> None:
+        words[word] += number % 4 - 1
+        if number % 5 == 1:
+            del words[word]
+
+    def merge(self, words: Counter[str], other: Counter[str]) -> None:
+        for word, count in other.most_common():
+            words[word] += count
+
+    def get_value(self, words: Counter[str]) -> str:
+        size = len(words)
+        text = ", ".join(f"{word}={count}" for word, count in words.most_common(3))
+        for limit in (size - 3, 0, 1):
+            text += "|".join([word for word, _ in words.most_common(limit)])
+        text += f"{len(words.most_common(size - 3))}" + (words.most_common()[-1][0] if words else "none")
+        text += ".".join(f"{word}{count}" for word, count in sorted(words.items()) if count > -2)
+        return text + "-".join([word for word, _ in sorted(words.items(), reverse=True)])
+
+
+@udaf
+class Sums:
+    """Items of a dict in order of keys that may be 0.0 or -0.0, with values that may be NaN."""
+
+    def create_accumulator(self) -> dict[float, float]:
+        return {}
+
+    def accumulate(self, sums: dict[float, float], key: float, value: float) -> None:
+        known = 0.5 if math.isnan(key) else key  # of NaN, a dict has one entry for each object
+        sums[known] = sums.get(known, 0.0) + value
+
+    def merge(self, sums: dict[float, float], other: dict[float, float]) -> None:
+        for key, value in sorted(other.items()):
+            sums[key] = sums.get(key, 0.0) - value
+
+    def get_value(self, sums: dict[float, float]) -> str:
+        return ";".join(f"{key}:{value}" for key, value in sorted(sums.items()))
+
+
 FUNCTIONS = [divided, divided_floats, every_part, exact_sum]
-CLASSES = [Recent, Copied, Ranked, Events]
+CLASSES = [Recent, Copied, Ranked, Events, Common, Sums]
 NEAR = st.integers(-9, 9)
 GIVEN = {
     **VALUES,

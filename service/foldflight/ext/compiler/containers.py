@@ -1178,7 +1178,9 @@ def _ordered_list(me: Any) -> Any:
     """Implement `sorted`."""
     part = me.part if isinstance(me, ContainerType) else None
     if part is None:
-        raise Unsupported(f"it sorts {describe_type(me)}")
+        if _element_of(me) is None:
+            raise Unsupported(f"it sorts {describe_type(me)}")
+        return lambda me: _ordered_list(copy_of(me))
     sorted_copy, as_container = _sorted_of(me), container_at(ContainerType(Contents("list", part), changeable=False))
     return lambda me: as_container(sorted_copy(me))
 
@@ -1379,6 +1381,27 @@ def _sorted_numbers(part: Element) -> Any:
     return order
 
 
+@implementation
+def _most_common(me: Any, count: Any = None) -> Any:
+    """Implement `Counter.most_common`: of equal counts, the keys that came first."""
+    if not isinstance(me, ContainerType) or me.contents.cls is not Counter or me.view:
+        raise Unsupported(f"it uses most_common of {describe_type(me)}")
+    is_given = _is_given(count)
+    if is_given:
+        _whole("most_common", count)
+    counts_of, items_of = METHODS["values"], METHODS["items"]
+
+    def most_common(me: Any, count: Any = None) -> Any:
+        ranked = _sorted_by(items_of(me), copy_of(counts_of(me)), True)
+        if is_given:
+            header = header_of(ranked)
+            store(header + memory.USED, min(max(count, 0), load(header + memory.USED)))
+        return ranked
+
+    return most_common
+
+
+METHODS["most_common"] = _most_common
 BY_KEY: Final[dict[Any, tuple[Any, str]]] = {
     min: (_extreme_by("min", is_least=True), "default"),
     max: (_extreme_by("max", is_least=False), "default"),

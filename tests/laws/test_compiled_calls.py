@@ -210,8 +210,31 @@ class Sums:
         return ";".join(f"{key}:{value}" for key, value in sorted(sums.items()))
 
 
+@udaf
+class Entropy:
+    """A Counter that rows add to and take from, by lists and by the letters of texts."""
+
+    def create_accumulator(self) -> Counter[str]:
+        return Counter()
+
+    def accumulate(self, words: Counter[str], word: str) -> None:
+        words.update([word])
+        words.subtract(word)
+        if len(word) > 2:
+            words.subtract([word, "a", word])
+
+    def retract(self, words: Counter[str], word: str) -> None:
+        words.subtract([word])
+
+    def merge(self, words: Counter[str], other: Counter[str]) -> None:
+        words += other
+
+    def get_value(self, words: Counter[str]) -> str:
+        return "".join(f"{word}{count}" for word, count in words.items())
+
+
 FUNCTIONS = [divided, divided_floats, every_part, exact_sum]
-CLASSES = [Recent, Copied, Ranked, Events, Common, Sums]
+CLASSES = [Recent, Copied, Ranked, Events, Common, Sums, Entropy]
 NEAR = st.integers(-9, 9)
 GIVEN = {
     **VALUES,

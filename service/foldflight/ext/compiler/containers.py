@@ -683,8 +683,11 @@ def _pop_item(me: Any, last: Any = True) -> Any:
     return pop
 
 
-def _puts_each(me: ContainerType, other: Any) -> Any:
-    """Return the implementation of `update` of a Counter or set with the items of a list or text; None for others."""
+def _puts_each(me: ContainerType, other: Any, amount: int = 1) -> Any:
+    """Return the implementation of `update` of a Counter or set with the items of a list or text; None for others.
+
+    `amount` is what is added to a count for each item.
+    """
     is_text, part = inner_kind(other) == "text", getattr(other, "part", None)
     is_ordered = isinstance(other, ContainerType) and other.contents.shape == "list"
     if (me.contents.shape != "set" and me.contents.cls is not Counter) or not (is_text or is_ordered):
@@ -693,7 +696,7 @@ def _puts_each(me: ContainerType, other: Any) -> Any:
         return None
     operations, stride = dict_operations(me.contents.key.kinds, me.contents.stride), me.contents.stride
     words, find, add_entry = _words_of(me.contents.key, "an item"), operations.find, operations.add_entry
-    counts, one = me.contents.cls is Counter, (1,) if me.contents.cls is Counter else ()
+    counts, one = me.contents.cls is Counter, (amount,) if me.contents.cls is Counter else ()
 
     def put_each(me: Any, other: Any) -> None:
         header = header_of(me)
@@ -704,7 +707,7 @@ def _puts_each(me: ContainerType, other: Any) -> Any:
                 add_entry(header, key + one)
             elif counts:
                 address = memory.address_of(header, (entry + 1) * stride - 1)
-                memory.change(load(header), address, add_int(load(address), 1))
+                memory.change(load(header), address, add_int(load(address), amount))
 
     return put_each
 
@@ -750,6 +753,9 @@ def _extend(me: Any, other: Any) -> Any:
 def _subtract(me: Any, other: Any) -> Any:
     """Implement `Counter.subtract`."""
     _of(me, "dict", "subtract", changes=True)
+    put_each = _puts_each(me, other, -1)
+    if put_each is not None:
+        return put_each
     _check_same(me, other)
     merge = _merge_entries(me.contents, sub_int)
     return lambda me, other: merge(header_of(me), header_of(other))

@@ -209,11 +209,11 @@ def from_maxwell(
     require_dataframe(df, "from_maxwell")
     row = table_schema(df, schema)
     for each in row:
-        for leaf in _leaves(each.dataType):
+        for leaf in _leaf_types(each.dataType):
             if isinstance(leaf, _CAST_BY_TEXT):
                 require(TEXT_CASTS, f"columns of {leaf.simpleString().upper()}, as {each.name} of from_maxwell,")
     check_missing(missing)
-    wide = st.StructType([st.StructField(field.name, _wide(field.dataType)) for field in row])
+    wide = st.StructType([st.StructField(field.name, _parsed_type(field.dataType)) for field in row])
     require_columns(df, (_VALUE,), "name the column of JSON so")
     # Spark's own error for a damaged value names no column, so damaged values are read as NULL, and checked later.
     parsed_columns = {
@@ -223,10 +223,12 @@ def from_maxwell(
     events = _with_event(df)
     event = _name_of(events)
     events = events.select(_VALUE, _EVENT, *(each.alias(name) for name, each in parsed_columns.items()))
-    events = events.select(_kind(sf.col("texts"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns)
+    events = events.select(
+        _checked_type(sf.col("texts"), "Maxwell", event).alias("type"), _EVENT, _VALUE, *parsed_columns
+    )
     kind, data_texts, old_texts = sf.col("type"), sf.col("texts.data"), sf.col("texts.old")
     new_values, old_values = (
-        sf.struct(*(_exact(each, of, event).alias(each.name) for each in wide)) for of in ("data", "old")
+        sf.struct(*(_exact_value(each, of, event).alias(each.name) for each in wide)) for of in ("data", "old")
     )
     is_row, is_whole = kind.isin([*_MAXWELL]), sf.lit(True) if missing == "refuse" else None
     read_events = events.select(
@@ -238,7 +240,7 @@ def from_maxwell(
         sf.map_keys(data_texts).alias("all_names"),
     )
     names = sf.col("names"), sf.col("all_names")
-    before = sf.when(kind == "update", _overlay(row, sf.col("data"), sf.col("old"), *names, event))
+    before = sf.when(kind == "update", _row_before(row, sf.col("data"), sf.col("old"), *names, event))
     changes = read_events.select("type", _EVENT, "data", before.otherwise(sf.col("data")).alias("old"))
     return _split_changes(changes, "type", "old", "data", _MAXWELL, _NO_ROWS_OF_MAXWELL, event)
 
@@ -287,8 +289,8 @@ def from_canal(
     event = sf.col(_EVENT)
     # Java compiles no long methods, in which also the rows that are read already would be passed on slowly. Spark
     # generates no code for a function that is given to `zip_with`, so it stands around what few events need.
-    kinds = sf.array(_kind(sf.col("parsed"), "Canal", event))
-    kind = sf.zip_with(kinds, sf.array(event), _of_canal)[0]
+    kinds = sf.array(_checked_type(sf.col("parsed"), "Canal", event))
+    kind = sf.zip_with(kinds, sf.array(event), _checked_canal_type)[0]
     parts = sf.arrays_zip("parsed.data", sf.coalesce("parsed.old", sf.array()).alias("old"))
     # An event without rows gets one row of NULL, so that the checks below see it: some of these events are refused.
     no_row = sf.lit(None).cast(f"STRUCT<data: {_ANY_ROW}, old: {_ANY_ROW}>")
@@ -314,7 +316,7 @@ def from_canal(
     def rows_of(part: Column) -> Column:
         data, old = part["rows"][0], part["rows"][1]
         names = part["names"], part["all_names"]
-        before = sf.when(kind == "UPDATE", _overlay(row, data, old, *names, event)).otherwise(data)
+        before = sf.when(kind == "UPDATE", _row_before(row, data, old, *names, event)).otherwise(data)
         return _rows_of(kind, (before, "old"), (data, "data"), _CANAL, _NO_ROWS_OF_CANAL, event)
 
     converted_parts = sf.transform("left.parts", convert_part)
@@ -353,7 +355,7 @@ def _rows_of(
         ignored_codes: The operations that change no row.
         event: The name of the event, for errors.
     """
-    old, new = _there(*before, "old", event), _there(*after, "new", event)
+    old, new = _require_row(*before, "old", event), _require_row(*after, "new", event)
     updates = [("-U", old), (_UPDATES, new)]
     changes = {
         RowKind.INSERT: [(_INSERTS, new)],
@@ -384,7 +386,7 @@ def _explode_rows(df: DataFrame, rows: Column) -> DataFrame:
     return exploded_rows.select(sf.col(ROW_KIND).alias(ROW_KIND, metadata=metadata_of(CHANGES)), f"{_ROW}.*")
 
 
-def _there(row: Column, name: object, which: str, event: Column) -> Column:
+def _require_row(row: Column, name: object, which: str, event: Column) -> Column:
     """Return a row; the query fails if it is NULL."""
     what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
     remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
@@ -489,7 +491,7 @@ def _strict_json(fields: str) -> Column:
     return sf.from_json(sf.col(_VALUE).cast("string"), f"{fields}, `{_DAMAGED}` STRING", options)
 
 
-def _kind(parsed: Column, tool: str, event: Column) -> Column:
+def _checked_type(parsed: Column, tool: str, event: Column) -> Column:
     """Return the type of an event; the query fails at an event without one, or that is not JSON.
 
     Spark's parser takes the last of two members of one name, reads no further than the end of an object, and replaces
@@ -520,7 +522,7 @@ def _kind(parsed: Column, tool: str, event: Column) -> Column:
     )
 
 
-def _of_canal(kind: Column, event: Column) -> Column:
+def _checked_canal_type(kind: Column, event: Column) -> Column:
     """Return the type of an event; the query fails at events of other tools in the format of Canal."""
     remedy = "; let it write Debezium's format (protocol=debezium), and use from_debezium(df, schema, keys=...)"
     is_tidb = sf.col("parsed._tidb").isNotNull() | (kind == "TIDB_WATERMARK")
@@ -543,7 +545,7 @@ def _of_canal(kind: Column, event: Column) -> Column:
     return sf.when(is_tidb, tidb).when(are_other & is_flink, flink).when(are_other, other).otherwise(kind)
 
 
-def _exact(field: st.StructField, of: str, event: Column) -> Column:
+def _exact_value(field: st.StructField, of: str, event: Column) -> Column:
     """Return a value of a parsed event of Maxwell; the query fails at a number that lost digits as a text.
 
     Spark writes a number with a fraction as the nearest DOUBLE. It has the digits that a DECIMAL has, too, or is
@@ -575,16 +577,16 @@ def _refuse_rounded(value: Column, is_other: Column, name: str, event: Column) -
     return sf.when(may_be_rounded & is_other, wrong).otherwise(value)
 
 
-def _leaves(type_: st.DataType) -> Iterator[st.DataType]:
+def _leaf_types(type_: st.DataType) -> Iterator[st.DataType]:
     """Yield the types of the values in a type that are no arrays, structs or maps."""
     match type_:
         case st.ArrayType():
-            yield from _leaves(type_.elementType)
+            yield from _leaf_types(type_.elementType)
         case st.MapType():
-            yield from _leaves(type_.valueType)
+            yield from _leaf_types(type_.valueType)
         case st.StructType():
             for field in type_:
-                yield from _leaves(field.dataType)
+                yield from _leaf_types(field.dataType)
         case _:
             yield type_
 
@@ -601,18 +603,18 @@ def check_missing(missing: object) -> None:
         raise RejectedError("SIGNATURE", f"missing is 'refuse' or 'null', not {missing!r}")
 
 
-def _wide(type_: st.DataType) -> st.DataType:
+def _parsed_type(type_: st.DataType) -> st.DataType:
     """Return the type with which from_json reads a value, before it is cast: a longer DECIMAL, and STRING for times."""
     # from_json rounds a DECIMAL to its scale without an error, and fails at dates with an error that names no column.
     match type_:
         case st.DecimalType():
             return st.DecimalType(_PRECISION_MAX, _PRECISION_MAX - (type_.precision - type_.scale))
         case st.ArrayType():
-            return st.ArrayType(_wide(type_.elementType))
+            return st.ArrayType(_parsed_type(type_.elementType))
         case st.MapType():
-            return st.MapType(type_.keyType, _wide(type_.valueType))
+            return st.MapType(type_.keyType, _parsed_type(type_.valueType))
         case st.StructType():
-            return st.StructType([st.StructField(each.name, _wide(each.dataType)) for each in type_])
+            return st.StructType([st.StructField(each.name, _parsed_type(each.dataType)) for each in type_])
     return st.StringType() if isinstance(type_, _TIMES) else type_
 
 
@@ -627,7 +629,7 @@ def _cast_texts(texts: Column, row: st.StructType) -> Column:
         if isinstance(field.dataType, st.BinaryType):
             cast = sf.when(~text.rlike(_NOT_LATIN_1), sf.encode(text, "ISO-8859-1"))
         else:
-            cast = text.try_cast(_wide(field.dataType))
+            cast = text.try_cast(_parsed_type(field.dataType))
         fields.append(cast.alias(field.name))
     return sf.when(texts.isNotNull(), sf.struct(*fields))
 
@@ -663,7 +665,11 @@ def _convert_row(values: Column, texts: Column, row: st.StructType, is_whole: Co
         first = missing_names[0]
         lacks = _raise_mismatch(
             sf.concat(
-                sf.lit("an event lacks the column "), first, sf.lit("; it has "), names_text, _nearest(first, names)
+                sf.lit("an event lacks the column "),
+                first,
+                sf.lit("; it has "),
+                names_text,
+                _did_you_mean(first, names),
             ),
             ". A column that was added later is NULL in older events with missing='null'",
             event,
@@ -759,7 +765,7 @@ def _convert_value(
     return sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(converted_value)
 
 
-def _nearest(name: Column, names: Column) -> Column:
+def _did_you_mean(name: Column, names: Column) -> Column:
     """Return "; did you mean NAME?" with the most similar of the names, or "" if all differ in many letters."""
     distances = sf.transform(
         names,
@@ -771,7 +777,9 @@ def _nearest(name: Column, names: Column) -> Column:
     return sf.when(nearest["distance"] <= few, question).otherwise("")
 
 
-def _overlay(row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column) -> Column:
+def _row_before(
+    row: st.StructType, data: Column, old: Column, names: Column, all_names: Column, event: Column
+) -> Column:
     """Return the row before an update: `old` for the fields in `names`, else `data`. NULL if `old` is NULL.
 
     The query fails if `names` are not all among `all_names`, the new row's: a changed value would be left out.

@@ -32,7 +32,7 @@ from foldflight.functions import LogRecord, Registry
 _UNKNOWN: Final = b"\xc0\x3e\x07"
 
 
-class Refusing(Provocation):
+class RefusedOpening(Provocation):
     """Refuses the first exchanges with an error."""
 
     def __init__(self, error: FoldflightError | LostError, times: int) -> None:
@@ -45,7 +45,7 @@ class Refusing(Provocation):
             raise self._error
 
 
-class Reopening(Provocation):
+class RequestedReopen(Provocation):
     """Sets `reopen` in all results."""
 
     def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:
@@ -61,7 +61,7 @@ class Reopening(Provocation):
             observation.record.breach("reopen", "the engine sent two more barriers after results with `reopen`")
 
 
-class LosingChunk(Provocation):
+class LossAtChunk(Provocation):
     """Ends the connection after the first chunk with rows."""
 
     def after(self, frame: Frame, observation: ObservedExchange) -> None:
@@ -69,7 +69,7 @@ class LosingChunk(Provocation):
             raise LostError
 
 
-class LosingBarrier(Provocation):
+class LossAtBarrier(Provocation):
     """Ends the connection at the second barrier of the run, when the engine has states to load again."""
 
     def after(self, frame: Frame, observation: ObservedExchange) -> None:
@@ -77,7 +77,7 @@ class LosingBarrier(Provocation):
             raise LostError
 
 
-class Parts(Provocation):
+class SplitResults(Provocation):
     """Sends results in parts of one row. With `loses` it ends the connection after the first part."""
 
     def __init__(self, *, loses: bool) -> None:
@@ -96,7 +96,7 @@ class Parts(Provocation):
                 raise LostError
 
 
-class Unknown(Provocation):
+class UnknownField(Provocation):
     """Adds an unknown field to every message."""
 
     def metadata(self, metadata: bytes, record: Record) -> bytes:
@@ -104,7 +104,7 @@ class Unknown(Provocation):
         return metadata + _UNKNOWN
 
 
-class Logging(Provocation):
+class LogFlood(Provocation):
     """Sends more log records before results than the buffers of the connection hold."""
 
     def answers(self, reply: Frame, observation: ObservedExchange) -> Iterator[Frame]:
@@ -114,7 +114,7 @@ class Logging(Provocation):
         yield reply
 
 
-class Small(Provocation):
+class SmallMessages(Provocation):
     """Announces a message_bytes_max that is smaller than the engine's largest message so far."""
 
     def __init__(self, bound: int) -> None:
@@ -124,7 +124,7 @@ class Small(Provocation):
         record.provoke()
 
 
-class Silent(Provocation):
+class SilentBarrier(Provocation):
     """Does not answer one barrier until the engine has opened another exchange."""
 
     def __init__(self, silence_s: float) -> None:
@@ -137,7 +137,7 @@ class Silent(Provocation):
             raise LostError
 
 
-class Failing(Provocation):
+class FailedBarriers(Provocation):
     """Answers every barrier with an error that is not retryable."""
 
     def __init__(self, error: RejectedError | FunctionError) -> None:
@@ -179,13 +179,13 @@ def _small(calm: Record, _silence_s: float) -> Provocation:
             f"the largest message of the query has {calm.message_bytes} bytes; this rule needs one of "
             f"{2 * _MESSAGE_BYTES_MIN} bytes"
         )
-    return Small(bound)
+    return SmallMessages(bound)
 
 
 def _check_reopening(calm: Record, _silence_s: float) -> Provocation:
     if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["Open"]:
         raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs in an exchange")
-    return Reopening()
+    return RequestedReopen()
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ _TRIALS: Final = (
             "later.",
             "Decide by the class RetryableError, not by codes: try another server, or wait.",
         ),
-        lambda *_: Refusing(RetryableError("OVERLOADED", _ELSEWHERE), 2),
+        lambda *_: RefusedOpening(RetryableError("OVERLOADED", _ELSEWHERE), 2),
     ),
     _Trial(
         Rule(
@@ -221,7 +221,7 @@ _TRIALS: Final = (
             "If an exchange is refused with RetryableError DRAINING, the engine opens it on another server, or later.",
             "Decide by the class RetryableError, not by codes: try another server, or wait.",
         ),
-        lambda *_: Refusing(RetryableError("DRAINING", _ELSEWHERE), 1),
+        lambda *_: RefusedOpening(RetryableError("DRAINING", _ELSEWHERE), 1),
     ),
     _Trial(
         Rule(
@@ -231,7 +231,7 @@ _TRIALS: Final = (
             "Treat a Flight error without extra_info as a lost server if its status is UNAVAILABLE, CANCELLED or "
             "INTERNAL.",
         ),
-        lambda *_: Refusing(LostError(), 1),
+        lambda *_: RefusedOpening(LostError(), 1),
     ),
     _Trial(
         Rule(
@@ -240,7 +240,7 @@ _TRIALS: Final = (
             "last barrier, sends the later frames again, and continues. No row is lost or counted twice.",
             "Keep the frames of an epoch until its results, or the states of a checkpoint, have arrived.",
         ),
-        lambda *_: LosingChunk(),
+        lambda *_: LossAtChunk(),
     ),
     _Trial(
         Rule(
@@ -249,7 +249,7 @@ _TRIALS: Final = (
             "barrier before, and sends the epoch with its barrier again.",
             "Keep the last state from Results for each slot in use.",
         ),
-        lambda *_: LosingBarrier(),
+        lambda *_: LossAtBarrier(),
     ),
     _Trial(
         Rule(
@@ -257,7 +257,7 @@ _TRIALS: Final = (
             "If the connection is lost before the last part of the results, the engine drops the parts that it has.",
             "Store the states of an epoch when its last part has arrived, all at once.",
         ),
-        lambda *_: Parts(loses=True),
+        lambda *_: SplitResults(loses=True),
     ),
     _Trial(
         Rule(
@@ -265,7 +265,7 @@ _TRIALS: Final = (
             "Results may come in several parts. They are complete with the part that has `last` set.",
             "Collect the parts of an epoch until `last`.",
         ),
-        lambda *_: Parts(loses=False),
+        lambda *_: SplitResults(loses=False),
     ),
     _Trial(
         Rule(
@@ -291,7 +291,7 @@ _TRIALS: Final = (
             "The engine ignores unknown fields.",
             "Use a protobuf parser that skips unknown fields.",
         ),
-        lambda *_: Unknown(),
+        lambda *_: UnknownField(),
     ),
     _Trial(
         Rule(
@@ -299,7 +299,7 @@ _TRIALS: Final = (
             "Log frames may come before any answer. An engine that does not use them ignores them.",
             "Skip Log frames wherever an answer is awaited.",
         ),
-        lambda *_: Logging(),
+        lambda *_: LogFlood(),
     ),
     _Trial(
         Rule(
@@ -307,7 +307,7 @@ _TRIALS: Final = (
             "The engine has a deadline for each answer. When it expires, the engine treats the server as lost.",
             "Set a deadline for each read and write, and cancel the stream when it expires.",
         ),
-        lambda _, silence_s: Silent(silence_s),
+        lambda _, silence_s: SilentBarrier(silence_s),
     ),
     _Trial(
         Rule(
@@ -315,7 +315,7 @@ _TRIALS: Final = (
             "A RejectedError ends the query with its message, without another attempt.",
             "Retry only RetryableError. Show code and message of other errors.",
         ),
-        lambda *_: Failing(RejectedError("LIMIT", _MARK)),
+        lambda *_: FailedBarriers(RejectedError("LIMIT", _MARK)),
         is_final=True,
     ),
     _Trial(
@@ -324,7 +324,7 @@ _TRIALS: Final = (
             "A FunctionError ends the query with its message, without another attempt.",
             "Retry only RetryableError. Show code, function, message and trace of other errors.",
         ),
-        lambda *_: Failing(FunctionError("USER_CODE", _MARK)),
+        lambda *_: FailedBarriers(FunctionError("USER_CODE", _MARK)),
         is_final=True,
     ),
 )

@@ -58,7 +58,7 @@ class Secrets(Generic[T]):
         self._logger = logger
         self._lock = threading.Lock()
         self._version = None if self._path is None else _version(self._path)
-        self._read_keys: Sequence[T] = () if self._path is None else read(self._path)
+        self._file_keys: Sequence[T] = () if self._path is None else read(self._path)
 
     def __call__(self) -> list[T]:
         """Return the current secrets."""
@@ -69,16 +69,16 @@ class Secrets(Generic[T]):
             if current != self._version:
                 # Stored first, so that an unreadable file is logged once and not at every call.
                 self._version = current
-                self._look_again(self._path)
-            return [*self._configured_keys, *self._read_keys]
+                self._read_again(self._path)
+            return [*self._configured_keys, *self._file_keys]
 
-    def _look_again(self, path: Path) -> None:
+    def _read_again(self, path: Path) -> None:
         try:
-            self._read_keys = self._read(path)
+            self._file_keys = self._read(path)
         except RejectedError as error:
             self._logger.warning("keys not read: the previous ones remain valid", problem=error.message)
         else:
-            self._logger.info("keys read", count=len(self._read_keys), path=str(path))
+            self._logger.info("keys read", count=len(self._file_keys), path=str(path))
 
 
 @dataclass(frozen=True)

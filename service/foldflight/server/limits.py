@@ -27,8 +27,8 @@ from foldflight.server.run.settings import Settings
 
 # Time for which a function may run after it was interrupted. A process without heartbeats for this time counts as hung.
 GRACE_S = 5.0
-_AGAIN_S = 1.0
-_LOOKS_PER_STEP = 8
+_INTERRUPT_AGAIN_S = 1.0
+_CHECKS_PER_CALL = 8
 _PAUSE_S_MAX = 1.0
 _PAUSE_S_MIN = 0.02
 
@@ -82,7 +82,7 @@ class GuardedCall:
         return self._is_over
 
     def interrupt(self, error: FoldflightError) -> bool:
-        """Interrupt the step with an error. The first error counts. Return False if the step is over or paused."""
+        """Interrupt the call with an error. The first error counts. Return False if the call is over or paused."""
         with self._lock:
             if self._is_over or self._is_paused:
                 return False
@@ -93,7 +93,7 @@ class GuardedCall:
             return True
 
     def finish(self) -> None:
-        """End the step, in its thread, in which no interrupt is raised after this.
+        """End the call, in its thread. No interrupt is raised there after this.
 
         A pending interrupt is received here. It could be withdrawn instead, but CPython 3.11 then takes it for pending
         as long as the process lives, and nothing can be profiled any more.
@@ -110,13 +110,13 @@ class GuardedCall:
 
 
 class Watch:
-    """Runs steps and interrupts those that take too long.
+    """Runs calls of functions, and interrupts those that take too long.
 
     Args:
-        fold_s_max: Longest time of a step, in seconds; 0: no limit.
+        fold_s_max: Longest time of a call, in seconds; 0: no limit.
         look_s: Longest time between two checks.
         look: Called at each check, for other checks of the server.
-        on_spent: Called once if a step cannot be interrupted. The process should then end.
+        on_spent: Called once if a call cannot be interrupted. The process should then end.
         logger: The log.
     """
 
@@ -133,11 +133,11 @@ class Watch:
         self._look = look
         self._on_spent = on_spent
         self._logger = logger
-        self._running_steps: set[GuardedCall] = set()
+        self._running_calls: set[GuardedCall] = set()
         self._lock = threading.Lock()
         self._closed_event = threading.Event()
         self._is_stuck = False
-        shortest_s = min(look_s, fold_s_max / _LOOKS_PER_STEP if fold_s_max else _PAUSE_S_MAX, _PAUSE_S_MAX)
+        shortest_s = min(look_s, fold_s_max / _CHECKS_PER_CALL if fold_s_max else _PAUSE_S_MAX, _PAUSE_S_MAX)
         self._pause_s = max(shortest_s, _PAUSE_S_MIN)
         self._thread = threading.Thread(target=self._run, name="foldflight-watch", daemon=True)
 
@@ -151,45 +151,45 @@ class Watch:
         self._thread.join()
 
     def run(self, call: Callable[[], R], on_begin: Callable[[GuardedCall], None] | None = None) -> R:
-        """Call functions in this thread, as a step that may be interrupted.
+        """Call functions in this thread, as a call that may be interrupted.
 
         Args:
             call: Calls the functions.
-            on_begin: Called with the step before `call`.
+            on_begin: Called with the guarded call before `call`.
 
         Raises:
-            FunctionError: USER_CODE with the function, group and row if the step took too long, or if a function raised
+            FunctionError: USER_CODE with the function, group and row if they took too long, or if a function raised
                 an exception that is not an Exception, such as KeyboardInterrupt.
-            FoldflightError: Another error with which the step was interrupted, or an error of the call itself.
+            FoldflightError: Another error with which they were interrupted, or an error of the call itself.
         """
-        step = GuardedCall()
+        guarded_call = GuardedCall()
         failure: FoldflightError | None = None
         try:
             try:
                 with self._lock:
-                    self._running_steps.add(step)
+                    self._running_calls.add(guarded_call)
                 if on_begin is not None:
-                    on_begin(step)
+                    on_begin(guarded_call)
                 result = call()
             finally:
-                step.finish()
+                guarded_call.finish()
         except InterruptedCall:
             pass  # it was raised outside of functions
         except FoldflightError as error:
-            if step.error is None:
+            if guarded_call.error is None:
                 raise
             failure = error
         except Exception:
             raise  # a bug of foldflight
         except BaseException as error:  # noqa: BLE001 - only a function can have raised it in this thread
             failure = user_failure(None, "a method", error)
-            step.error = step.error or failure
+            guarded_call.error = guarded_call.error or failure
         finally:
-            step.finish()
+            guarded_call.finish()
             with self._lock:
-                self._running_steps.discard(step)
-        if step.error is not None:
-            reason, step.error = _with_position(step.error, failure), None
+                self._running_calls.discard(guarded_call)
+        if guarded_call.error is not None:
+            reason, guarded_call.error = _with_position(guarded_call.error, failure), None
             try:
                 raise reason
             finally:
@@ -207,23 +207,23 @@ class Watch:
 
     def _look_once(self) -> None:
         with self._lock:
-            steps = list(self._running_steps)
+            guarded_calls = list(self._running_calls)
         now_s = time.monotonic()
-        for step in steps:
-            self._end_if_overdue(step, now_s)
+        for guarded_call in guarded_calls:
+            self._end_if_overdue(guarded_call, now_s)
         self._look()
 
-    def _end_if_overdue(self, step: GuardedCall, now_s: float) -> None:
-        if step.is_paused:
+    def _end_if_overdue(self, guarded_call: GuardedCall, now_s: float) -> None:
+        if guarded_call.is_paused:
             return
-        if step.notified_s is None:
-            if not self._fold_s_max or now_s - step.began_s < self._fold_s_max:
+        if guarded_call.notified_s is None:
+            if not self._fold_s_max or now_s - guarded_call.began_s < self._fold_s_max:
                 return
             self._logger.warning("functions took too long: interrupted", fold_s_max=self._fold_s_max)
-        elif now_s - step.notified_again_s < _AGAIN_S:
+        elif now_s - guarded_call.notified_again_s < _INTERRUPT_AGAIN_S:
             return  # the exception may be pending, or a bare `except:` in a function may have caught it
-        step.interrupt(_too_long(self._fold_s_max))
-        if step.notified_s is not None and now_s - step.notified_s > GRACE_S and not self._is_stuck:
+        guarded_call.interrupt(_too_long(self._fold_s_max))
+        if guarded_call.notified_s is not None and now_s - guarded_call.notified_s > GRACE_S and not self._is_stuck:
             self._is_stuck = True
             self._logger.error("a function cannot be interrupted: this process drains and ends", grace_s=GRACE_S)
             self._on_spent()
@@ -239,7 +239,7 @@ def _too_long(fold_s_max: float) -> FunctionError:
 
 
 def _with_position(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
-    """Return the error with which a step was interrupted, with the position of the interrupt."""
+    """Return the error with which a call was interrupted, with the position of the interrupt."""
     if failure is not None:
         if error.slot is None:  # otherwise the error tells where the cause is, which may be another group
             error.function, error.slot, error.row = failure.function, failure.slot, failure.row
@@ -260,8 +260,9 @@ _SURPLUS_BYTES = 32 << 20
 _PAUSE_S_FIRST = 2.0
 _TRIM_PAUSE_S_MAX = 600.0
 # Share of the container's memory. The rest is for memory outside of processes, and for growth between two checks.
-_SHARE = 0.9
-_SOFT = 0.8
+_LIMIT_SHARE = 0.9
+# Share of the limit above which new exchanges are refused.
+_BUSY_SHARE = 0.8
 # Parameters of glibc's malloc (mallopt(3)), for `reuse_freed`: the least size of a block that is always returned to the
 # system, the free memory that an arena may keep, and the number of arenas.
 _MALLOC_PARAMETERS = ((-3, 16 << 20), (-1, 32 << 20), (-8, 4))
@@ -285,14 +286,14 @@ class Memory:
             raise RejectedError(
                 "SETTINGS",
                 f"the server already uses {_mib(self._resident())} without work, and refuses new exchanges above "
-                f"{_mib(self.soft_limit)}, {_SOFT:.0%} of memory_limit = {_mib(limit)}; raise memory_limit or set it "
-                "to off",
+                f"{_mib(self.soft_limit)}, {_BUSY_SHARE:.0%} of memory_limit = {_mib(limit)}; raise memory_limit or "
+                "set it to off",
             )
 
     @property
     def soft_limit(self) -> int:
         """Bytes above which new exchanges are refused."""
-        return int(self.limit * _SOFT)
+        return int(self.limit * _BUSY_SHARE)
 
     @property
     def is_tight(self) -> bool:
@@ -318,7 +319,7 @@ def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
     if settings.memory_limit is not None:
         return settings.memory_limit
     bytes_max = _container_bytes(cgroup)
-    return 0 if bytes_max is None else int(bytes_max * _SHARE) // settings.workers
+    return 0 if bytes_max is None else int(bytes_max * _LIMIT_SHARE) // settings.workers
 
 
 def container_room(cgroup: Path = _CGROUP) -> int | None:
@@ -386,17 +387,17 @@ class MemoryTrimmer:
 
     Args:
         resident: Returns the resident memory in bytes.
-        give: Returns freed memory to the system.
+        release: Returns freed memory to the system.
         now: Returns the time in seconds.
     """
 
     def __init__(
         self,
         resident: Callable[[], int] = resident_bytes,
-        give: Callable[[], None] = release_memory,
+        release: Callable[[], None] = release_memory,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._resident, self._give, self._now = resident, give, now
+        self._resident, self._release, self._now = resident, release, now
         self._at_start = resident()
         self._pause_s = _PAUSE_S_FIRST
         self._not_before_s = 0.0
@@ -407,7 +408,7 @@ class MemoryTrimmer:
         if self._resident() <= self._at_start + _SURPLUS_BYTES:
             self._pause_s = _PAUSE_S_FIRST
         elif now_s >= self._not_before_s:
-            self._give()
+            self._release()
             self._not_before_s = now_s + self._pause_s
             self._pause_s = min(2 * self._pause_s, _TRIM_PAUSE_S_MAX)
 

@@ -54,7 +54,7 @@ def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "i
 
 
 @contextlib.contextmanager
-def taking_over(logger: Logger) -> Iterator[None]:
+def capture_python_logging(logger: Logger) -> Iterator[None]:
     """Write records of Python's logging, such as the compiler's, to the log of a server while the block runs.
 
     Use it only in a process that is a server, because Python's logging is global to the process.

@@ -4,7 +4,7 @@
         {"server_id": "...", "state": "ready", "exchanges": {"open": 3, "max": 64, ...}, "rows": 123456, ...},
         {"address": "10.1.2.3:8817", "problem": "timed out"}]}
 
-The counts are those since the start of a server; rates follow from two answers. `peers` is a DNS name that resolves to
+Counts begin with the start of a server; two answers give rates. `peers` is a DNS name that resolves to
 all servers (a headless Service, a service of Docker Compose). The server that is asked requests the part of each of
 their addresses, in parallel. So one answer through a load balancer shows the whole fleet, and a server that hangs is
 listed by its address.
@@ -36,10 +36,10 @@ FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
 # The entries of a server that contain names of functions.
 BY_FUNCTION = ("functions", "code_digests", "kinds", "folded", "call_rates", "function_errors", "groups_isolated")
-_ANSWER_S = 2.0
+_ANSWER_S_MAX = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) .*\r\ncontent-length: (\d+)\r\n", re.DOTALL | re.IGNORECASE)
-_QUESTIONS_AT_ONCE = 128
+_REQUESTS_AT_ONCE = 128
 
 
 class Status:
@@ -74,7 +74,7 @@ class Status:
         self._started_s = time.monotonic()
 
     def prepare(self) -> None:
-        """Find out how functions are folded: the imports that this takes are not for the first request to wait for."""
+        """Find out how functions are folded, so that the first request does not wait for the imports of this."""
         for function in self._functions.values():
             self._folding_of(function)
 
@@ -166,9 +166,9 @@ class _Values:
 def _memory(values: _Values) -> dict[str, int]:
     """Return the memory of all workers, of the largest one, and the limit of each (0: no limit)."""
     resident = values.by_label("process_resident_memory_bytes", "worker")
-    folding = [count for worker, count in resident.items() if worker != PARENT] or [0]
+    worker_bytes = [count for worker, count in resident.items() if worker != PARENT] or [0]
     limit = int(values.total("foldflight_memory_limit_bytes"))
-    return {"bytes": sum(folding), "largest_bytes": max(folding), "limit_bytes": limit}
+    return {"bytes": sum(worker_bytes), "largest_bytes": max(worker_bytes), "limit_bytes": limit}
 
 
 def _values(registry: CollectorRegistry) -> _Values:
@@ -187,7 +187,7 @@ def fleet_of(host: str, port: int) -> dict[str, Any]:
     """
     try:
         # That server waits for its peers.
-        return asyncio.run(_ask(host, port, FLEET_PATH, 2 * _ANSWER_S))
+        return asyncio.run(_ask(host, port, FLEET_PATH, 2 * _ANSWER_S_MAX))
     except (OSError, ValueError) as error:
         problem = _text_of(error)
         raise RetryableError("UNREACHABLE", f"no status from http://{host}:{port}{FLEET_PATH}: {problem}") from None
@@ -195,13 +195,13 @@ def fleet_of(host: str, port: int) -> dict[str, Any]:
 
 async def _ask_all(addresses: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     """Return the own status of each server, or why there is none."""
-    permits = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+    permits = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
     async def ask(host: str, port: int) -> dict[str, Any]:
         address = authority(host, port)
         try:
             async with permits:
-                return {**await _ask(host, port, OWN_PATH, _ANSWER_S), "address": address}
+                return {**await _ask(host, port, OWN_PATH, _ANSWER_S_MAX), "address": address}
         except (OSError, ValueError) as error:
             return {"address": address, "problem": _text_of(error)}
 

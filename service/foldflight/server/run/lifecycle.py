@@ -48,7 +48,7 @@ from foldflight.server.flight_server import FlightServer, recordings_of
 from foldflight.server.flightbase import authority
 from foldflight.server.limits import memory_limit_of, reuse_freed
 from foldflight.server.ops.endpoints import HealthServer, HttpServer
-from foldflight.server.ops.logs import Logger, make_logger, taking_over
+from foldflight.server.ops.logs import Logger, capture_python_logging, make_logger
 from foldflight.server.ops.metrics import Metrics, ServerCollector
 from foldflight.server.ops.status import Status
 from foldflight.server.run.compilation import Compilation, spare_folder
@@ -310,7 +310,7 @@ def run_server(
     """
     logger = make_logger(log_stream or sys.stderr, log_format=settings.log_format, log_level=settings.log_level)
     on_ready = on_ready or _print_ready
-    with taking_over(logger), contextlib.ExitStack() as stack:
+    with capture_python_logging(logger), contextlib.ExitStack() as stack:
         if spare is None:
             spare = stack.enter_context(spare_folder(logger))
         if settings.workers > 1:

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from foldflight.client.client_logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up_logger
 
 FIELDS = {"server": "grpc://b:1", "stall_s": 0.25, "problem": 'it said "no": x=1', "server_id": ""}
 
 
 def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None:
     """The line has key=value, quoted if ambiguous; the record has the same fields as attributes."""
-    log_event(set_up("foldflight.client", logging.WARNING), logging.WARNING, "an exchange goes on", FIELDS)
+    log_event(set_up_logger("foldflight.client", logging.WARNING), logging.WARNING, "an exchange goes on", FIELDS)
     (record,) = caplog.records
     assert record.getMessage() == (
         'an exchange goes on server=grpc://b:1 stall_s=0.25 problem="it said \\"no\\": x=1" server_id=""'
@@ -26,10 +26,10 @@ def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None
 
 UNCONFIGURED = """
 import logging
-from foldflight.client.client_logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up_logger
 
 for _ in range(2):
-    logger = set_up("foldflight.client", logging.WARNING)
+    logger = set_up_logger("foldflight.client", logging.WARNING)
     log_event(logger, logging.INFO, "quiet", {})
     log_event(logger, logging.WARNING, "loud", {"rows": 3})
 """

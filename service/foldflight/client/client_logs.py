@@ -23,7 +23,7 @@ _LEVELS = {
 }
 
 
-def set_up(name: str, level: int) -> logging.Logger:
+def set_up_logger(name: str, level: int) -> logging.Logger:
     """Return the logger of this name. If logging is not configured, it writes to standard error from `level` on.
 
     Spark stores the standard error of its Python workers with the executor's.
@@ -52,13 +52,13 @@ def log_records(records: Sequence[LogRecord], group_of: Callable[[int], Mapping[
     """
     if not records:
         return  # so that nothing is set up
-    ours = set_up("foldflight.functions", logging.INFO)
+    parent = set_up_logger("foldflight.functions", logging.INFO)
     for record in records:
         fields = dict(record.fields)
         if record.slot is not None and group_of is not None:
             fields |= {key: repr(value) for key, value in group_of(record.slot).items()}
         text = masked_text(" ".join([record.message, *(f"{key}={value}" for key, value in fields.items())]))
-        logger = ours.getChild(record.function) if record.function else ours
+        logger = parent.getChild(record.function) if record.function else parent
         logger.log(_LEVELS.get(record.level, logging.INFO), "%s", text)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from foldflight.client.client_logs import set_up
+from foldflight.client.client_logs import set_up_logger
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.frames import (
     SLOT_BYTES,
@@ -279,7 +279,7 @@ class Connection(abc.ABC):
 @functools.cache
 def _tell_left(function: str, mode: Mode) -> None:
     """Log, once in a process, that a function left compiled code and has become slower."""
-    set_up("foldflight.client", logging.WARNING).warning(
+    set_up_logger("foldflight.client", logging.WARNING).warning(
         "%s is interpreted now and no longer %s, because of values such as a sum beyond 64 bits: it is slower, and the "
         "results are the same",
         function,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from foldflight.client.client_logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up_logger
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import PROGRAMS, OpenExchange, SingleServerExchange, call_scope
 from foldflight.errors import FunctionError, RejectedError
@@ -290,4 +290,4 @@ class ShippedFunctions:
 
 
 def _tell(event: str, fields: Mapping[str, Any]) -> None:
-    log_event(set_up("foldflight.client", logging.WARNING), logging.WARNING, event, fields)
+    log_event(set_up_logger("foldflight.client", logging.WARNING), logging.WARNING, event, fields)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from foldflight.client.client_logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up_logger
 from foldflight.client.connection import Connection
 from foldflight.client.exchange import OpenExchange, closed_error
 from foldflight.errors import FoldflightError, RetryableError
@@ -85,7 +85,7 @@ class Patience:
         while (now_s := self._clock.now_s()) < until_s:
             if now_s >= self._next_log_s:
                 self._next_log_s = now_s + _NEXT_S
-                set_up(_LOGGER, logging.WARNING).warning(
+                set_up_logger(_LOGGER, logging.WARNING).warning(
                     "waiting for %s, %.0f s left (patience_s=%g): %s: %s",
                     ", ".join(self._urls),
                     self._ends_s - now_s,
@@ -226,7 +226,9 @@ class FailoverExchange(OpenExchange):
                 self._leave(is_cut=False)
             case LogEvent():
                 if not (instruction.once and _was_logged(instruction)):
-                    log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
+                    log_event(
+                        set_up_logger(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields
+                    )
             case GiveUp():
                 raise instruction.error
 

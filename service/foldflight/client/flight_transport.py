@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.client.client_logs import set_up
+from foldflight.client.client_logs import set_up_logger
 from foldflight.client.connection import Connection, Resolve, check_resolve
 from foldflight.client.exchange import call_scope, take_first_turn
 from foldflight.client.failover import FailoverExchange, Patience
@@ -182,7 +182,7 @@ class FlightTransport:
         if self._strict:
             raise RejectedError("STATE_MISMATCH", message, function=other[0])
         fields = {"functions": ", ".join(other), "servers": f"{first}, {url}"}
-        set_up(_LOGGER, logging.WARNING).warning("%s", message, extra={"event": "different code", **fields})
+        set_up_logger(_LOGGER, logging.WARNING).warning("%s", message, extra={"event": "different code", **fields})
 
     def register(self, functions: Sequence[AnyFunction]) -> list[FunctionInfo]:
         """Sign functions, check with one server that it accepts them, and send them with each exchange that calls them.

@@ -1,4 +1,7 @@
-"""Accelerators: the opener of a fold passes one, which may come from another package."""
+"""Accelerators evaluate calls faster than the interpreter. Whoever opens a fold passes one.
+
+The extension `compiler` provides one that compiles. Without it, functions are interpreted.
+"""
 
 from __future__ import annotations
 
@@ -248,6 +251,7 @@ def _methods(bound: BoundFunction | BoundScalar | None) -> Methods | None:
 
 
 def _has_records(bound: BoundFunction) -> bool:
+    """Return whether accumulators can be kept as records in arrays, which `fold_many` gets."""
     methods = _methods(bound)
     return methods is not None and not isinstance(fresh_table(bound, methods), str)
 

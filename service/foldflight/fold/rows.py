@@ -29,7 +29,8 @@ from foldflight.functions.types.vectors import is_vector, list_misfit
 # The exceptions of Arrow and of the JSON parser for values without a Python object; RecursionError for deep JSON.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionError, pa.ArrowException)
 
-_MORE_MAX: Final = 1 << 20
+# The most slots by which a table grows at once: a large one must not double its memory.
+_GROWTH_MAX: Final = 1 << 20
 
 ROW: Final = "row"
 """The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
@@ -80,7 +81,7 @@ class Column:
         try:
             return to_python(self.array)
         except _NO_VALUE as error:
-            raise RejectedError("SCHEMA_MISMATCH", _culprit(self.name, self.array, error)) from None
+            raise RejectedError("SCHEMA_MISMATCH", _conversion_problem(self.name, self.array, error)) from None
 
     def filter(self, mask: Mask) -> Column:
         """Return the rows where the mask is true."""
@@ -95,7 +96,8 @@ class Column:
         return Column(self.name, self.array.slice(start, stop - start))
 
 
-def _culprit(name: str, array: pa.Array, error: Exception) -> str:
+def _conversion_problem(name: str, array: pa.Array, error: Exception) -> str:
+    """Return the text of the error, with the first row that has no Python value."""
     column = f"the argument {name} ({sql_name(array.type)})"
     for index in range(len(array)):
         try:
@@ -217,7 +219,7 @@ def hashable_key(value: Any) -> Any:
 
 def capacity_for(capacity_min: int, capacity: int) -> int:
     """Return the new capacity in slots, given the present one, with a reserve so that slow growth causes few copies."""
-    return max(capacity_min, min(2 * capacity, capacity + _MORE_MAX))
+    return max(capacity_min, min(2 * capacity, capacity + _GROWTH_MAX))
 
 
 Positions = npt.NDArray[np.int64]
@@ -283,22 +285,22 @@ def sort(columns: Sequence[Codes]) -> tuple[Positions, Mask]:
     count = len(columns[0].numbers)
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    place = (count - 1).bit_length()
+    position_bits = (count - 1).bit_length()
     keys, width = columns[0]
     for each in columns[1:]:
-        numbers, more = each
-        if width + more > _WIDTH_MAX:
-            keys, width = _ranks(keys), place
-        if width + more > _WIDTH_MAX:
-            numbers, more = _ranks(numbers), place
-        keys, width = keys << more | numbers, width + more
-    if width + place > _WIDTH_MAX:
+        numbers, bits = each
+        if width + bits > _WIDTH_MAX:
+            keys, width = _ranks(keys), position_bits
+        if width + bits > _WIDTH_MAX:
+            numbers, bits = _ranks(numbers), position_bits
+        keys, width = keys << bits | numbers, width + bits
+    if width + position_bits > _WIDTH_MAX:
         keys = _ranks(keys)
-    sorted_keys = np.sort(keys << place | np.arange(count))
+    sorted_keys = np.sort(keys << position_bits | np.arange(count))
     differs = np.ones(count, np.bool_)
-    heads = sorted_keys >> place
-    differs[1:] = heads[1:] != heads[:-1]
-    return sorted_keys & ((1 << place) - 1), differs
+    values = sorted_keys >> position_bits
+    differs[1:] = values[1:] != values[:-1]
+    return sorted_keys & ((1 << position_bits) - 1), differs
 
 
 def _ranks(numbers: Positions) -> Positions:
@@ -338,23 +340,23 @@ def _numbers(array: pa.Array) -> Positions | None:
         return numbers.astype(np.int64, copy=False)
     is_text = kinds.is_string(type_) or kinds.is_large_string(type_)
     if is_text or kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_decimal(type_):
-        return _numbers_of_few(array, is_text=is_text)
+        return _ranks_by_dictionary(array, is_text=is_text)
     return None
 
 
-def _numbers_of_few(array: pa.Array, *, is_text: bool) -> Positions:
-    """Return n texts, bytes or decimals as the ranks of the different ones."""
+def _ranks_by_dictionary(array: pa.Array, *, is_text: bool) -> Positions:
+    """Return n texts, bytes or decimals as the ranks of their distinct values."""
     if pa.types.is_decimal(array.type) and array.type.byte_width < 16:
         array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
-    different = array.dictionary_encode()
-    values = different.dictionary
+    encoded = array.dictionary_encode()
+    values = encoded.dictionary
     if is_text:  # a text of Spark need not be UTF-8
         values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
     ranks = np.empty(len(values), np.int64)
     ranks[pc.sort_indices(values).to_numpy()] = np.arange(len(values))
     if not len(ranks):
         return np.zeros(len(array), np.int64)
-    return ranks[different.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    return ranks[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
 
 
 def _numbers_of_objects(column: Column, order: Order | None) -> Positions:

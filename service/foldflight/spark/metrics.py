@@ -77,7 +77,7 @@ class StreamMetrics(StreamingQueryListener):
             "runs": self._gauge("runs", "Runs of these buckets, which a lookup may have to search."),
             "state_bytes": self._gauge("state_bytes", "Bytes of these runs."),
         }
-        self._events = Counter(
+        self._table_rows = Counter(
             "foldflight_stream_table_rows",
             "Rows of the events of a table that `from_debezium(table=)` reads; 0 while no event of it has come.",
             ("query", "table"),
@@ -94,7 +94,7 @@ class StreamMetrics(StreamingQueryListener):
         for observation, row in progress.observedMetrics.items():
             table = table_of(observation)
             if table is not None:
-                self._events.labels(progress.name or str(progress.id), table).inc(row["table_rows"])
+                self._table_rows.labels(progress.name or str(progress.id), table).inc(row["table_rows"])
         for aggregation, figures in _sums(progress.observedMetrics).items():
             labels = (progress.name or str(progress.id), aggregation)
             self._labels.setdefault(progress.runId, set()).add(labels)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight.client.client_logs import set_up
+from foldflight.client.client_logs import set_up_logger
 from foldflight.errors import RejectedError
 from foldflight.spark.arguments import require_session
 from foldflight.spark.versions.sessions import is_spark
@@ -160,7 +160,7 @@ def advise(df: DataFrame) -> None:
     session = df.sparkSession
     if is_spark(session) and session.conf.get(_BATCH_BYTES, str(_NOT_MEASURED)) != str(_NOT_MEASURED):
         _advised.append(True)
-        set_up(_LOGGER, logging.WARNING).warning(
+        set_up_logger(_LOGGER, logging.WARNING).warning(
             "Spark measures each batch for Python after each row in this session, which makes queries two to three "
             "times slower; call foldflight.spark.configure(spark) before the query"
         )
@@ -175,7 +175,7 @@ def warn_of_wide_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
         if batch.nbytes > _BATCH_BYTES_WIDE and not _widened:
             _widened.append(True)
             width = -(-batch.nbytes // batch.num_rows)
-            set_up(_LOGGER, logging.WARNING).warning(
+            set_up_logger(_LOGGER, logging.WARNING).warning(
                 "a batch from Spark has %d MiB, because its rows have %d bytes each; call "
                 "foldflight.spark.configure(spark, row_bytes=%d), which makes smaller and faster batches",
                 batch.nbytes >> 20,

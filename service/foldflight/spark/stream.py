@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as st
 
-from foldflight.client.client_logs import log_event, set_up
+from foldflight.client.client_logs import log_event, set_up_logger
 from foldflight.engine.batch.tasks import PartialFold
 from foldflight.engine.keys.group_exchange import GroupedExchange
 from foldflight.engine.query.layout import DEAD_LETTER, ROW_KIND
@@ -155,7 +155,7 @@ class BucketProcessor(BucketOperator):
                 "bucket": bucket,
                 "outputs": [self._layout.outputs.names[index] for index in self._layout.varying],
             }
-            log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, "last_outputs_unknown", fields)
+            log_event(set_up_logger(_LOGGER, logging.WARNING), logging.WARNING, "last_outputs_unknown", fields)
         first_block = next(blocks, None)
         if first_block is None:
             return

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
-from foldflight.client.client_logs import set_up
+from foldflight.client.client_logs import set_up_logger
 from foldflight.engine.over.over_stream import ttl_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
@@ -262,7 +262,7 @@ def _warn(names: Sequence[str], text: str) -> None:
     """Log what holds for some functions; the text may name all, the first one, and another name for it."""
     if names:
         warning = text.format(names=", ".join(names), first=names[0], other=f"my_{names[0]}")
-        set_up("foldflight.sql", logging.WARNING).warning("%s", warning)
+        set_up_logger("foldflight.sql", logging.WARNING).warning("%s", warning)
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:

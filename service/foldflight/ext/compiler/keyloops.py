@@ -79,7 +79,7 @@ def _product(_context, _left, _right):
 
 @numba.njit(inline="always")
 def _hash(data, start, size, seed):
-    """Return the hash of a text, as wyhash (Wang Yi, public domain) makes it, with numbers that only `seed` tells.
+    """Return the hash of a text, as wyhash (Wang Yi, public domain) makes it, with constants derived from `seed`.
 
     The last eight bytes may be read twice, which is faster than one by one.
     """

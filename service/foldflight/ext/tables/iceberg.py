@@ -23,7 +23,7 @@ _pyiceberg: Final = partial(driver, "iceberg", "pyiceberg", extra="iceberg")
 _MARK: Final = "foldflight-"
 _FORMAT: Final = 2  # the newest that pyiceberg writes
 # Filters of other types lose rows: files say of NaN and -0.0 nothing that a filter could use.
-_FILTERED: Final = (types.is_integer, types.is_large_string, types.is_string, types.is_date, types.is_boolean)
+_FILTERABLE: Final = (types.is_integer, types.is_large_string, types.is_string, types.is_date, types.is_boolean)
 
 
 class IcebergTable:
@@ -90,12 +90,12 @@ class IcebergTable:
 
     def last_epoch(self, query: str) -> int | None:
         with self._catalog() as catalog:
-            return _last(catalog.load_table(self._parts), query)
+            return _last_epoch(catalog.load_table(self._parts), query)
 
     def apply(self, query: str, epoch: int, changes: Iterable[pa.Table], offsets: int | None = None) -> None:
         with self._catalog() as catalog:
             table = catalog.load_table(self._parts)
-            last = _last(table, query)
+            last = _last_epoch(table, query)
             if last is not None and last >= epoch:
                 return
             numbers_by_name = {query: epoch} if offsets is None else {query: epoch, offsets_name(query): offsets}
@@ -117,30 +117,32 @@ class IcebergTable:
         columns = table.schema().as_arrow()
         keys = pa.table([changes[key].cast(columns.field(key).type) for key in self._keys], list(self._keys))
         row_filter = self._filter(keys)
-        old = table.scan(row_filter=row_filter).to_arrow().cast(columns)
+        old_rows = table.scan(row_filter=row_filter).to_arrow().cast(columns)
         index = KeyIndex(keys.schema)
         index.slots([column.combine_chunks() for column in keys.columns])  # the slot of a change is its row
-        slots = index.slots([old[key].combine_chunks() for key in self._keys]).to_numpy()
+        slots = index.slots([old_rows[key].combine_chunks() for key in self._keys]).to_numpy()
         is_changed = slots < changes.num_rows
         places = np.full(changes.num_rows, -1)
         places[slots[is_changed]] = np.flatnonzero(is_changed)
         before = pa.array(places, mask=places < 0)
         arrays = [
-            changes[field.name].cast(field.type) if field.name in self._columns.names else old[field.name].take(before)
+            changes[field.name].cast(field.type)
+            if field.name in self._columns.names
+            else old_rows[field.name].take(before)
             for field in columns
         ]
-        new = pa.table(arrays, schema=columns).filter(pc.not_equal(changes[ROW_KIND], DELETE))
+        new_rows = pa.table(arrays, schema=columns).filter(pc.not_equal(changes[ROW_KIND], DELETE))
         for field in columns:
-            if not field.nullable and new[field.name].null_count:
+            if not field.nullable and new_rows[field.name].null_count:
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
                     f"table {self.name}: the column {field.name} is required, and a change has NULL there. "
                     "Make it optional in the table, or leave such rows out of the query; nothing was written",
                 )
         if not is_changed.any():
-            return new
+            return new_rows
         transaction.delete(row_filter)
-        return pa.concat_tables([old.filter(pa.array(~is_changed)), new])
+        return pa.concat_tables([old_rows.filter(pa.array(~is_changed)), new_rows])
 
     def _filter(self, keys: pa.Table) -> Any:
         """Return a filter that finds all rows with one of the keys, and others."""
@@ -148,7 +150,7 @@ class IcebergTable:
         conditions = []
         for name in keys.column_names:
             values = pc.unique(keys[name])
-            if any(is_filtered(values.type) for is_filtered in _FILTERED):
+            if any(is_filterable(values.type) for is_filterable in _FILTERABLE):
                 is_null = ex.IsNull(name) if values.null_count else ex.AlwaysFalse()
                 conditions.append(ex.Or(ex.In(name, set(values.drop_null().to_pylist())), is_null))
         return reduce(ex.And, conditions, ex.AlwaysTrue())
@@ -159,7 +161,7 @@ class IcebergTable:
         _pyiceberg()
         from pyiceberg import exceptions as ex
 
-        away: tuple[type[Exception], ...] = (
+        unavailable_errors: tuple[type[Exception], ...] = (
             ex.CommitStateUnknownException,
             ex.ServiceUnavailableError,
             ex.ServerError,
@@ -170,7 +172,7 @@ class IcebergTable:
                 yield catalog
         except ex.CommitFailedException as error:
             raise RetryableError("UNREACHABLE", f"another writer changed table {self.name}: {error}") from error
-        except away as error:
+        except unavailable_errors as error:
             raise RetryableError("UNREACHABLE", f"table {self.name} is not available: {error}") from error
         except (ex.UnauthorizedError, ex.ForbiddenError, ex.OAuthError) as error:
             raise RejectedError("UNAUTHENTICATED", f"the catalogue of table {self.name} refuses: {error}") from error
@@ -203,7 +205,7 @@ def _connection_errors() -> tuple[type[Exception], ...]:
     return (OSError, OperationalError)
 
 
-def _last(table: Any, query: str) -> int | None:
+def _last_epoch(table: Any, query: str) -> int | None:
     """Return the last epoch of a query that the current snapshot has, or None."""
     name = _MARK + query
     snapshot = table.current_snapshot()

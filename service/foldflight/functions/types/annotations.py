@@ -41,14 +41,14 @@ def annotations_of(target: Any, owner: type | None = None, *, extras: bool = Tru
 
 def _names(target: Any, owner: type | None) -> dict[str, Any]:
     """Return the names that are visible where an annotation is written, besides the names of its module."""
-    visible = _of_functions(target)
+    visible = _local_variables(target)
     for each in () if owner is None or owner is target else (owner,):
-        visible = {**_of_functions(each), **visible}
+        visible = {**_local_variables(each), **visible}
     module = getattr(sys.modules.get(getattr(target, "__module__", "")), "__dict__", {})
     for cls in (each for each in (owner, target) if isinstance(each, type)):
         # A member does not hide the type of the same name: `date: date = None` means the type.
-        own = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
-        for name, member in own.items():
+        members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+        for name, member in members.items():
             if name not in module and not hasattr(builtins, name):
                 visible.setdefault(name, member)
         outermost, inner = _outermost_class(cls)
@@ -56,7 +56,7 @@ def _names(target: Any, owner: type | None) -> dict[str, Any]:
     return visible
 
 
-def _of_functions(target: Any) -> dict[str, Any]:
+def _local_variables(target: Any) -> dict[str, Any]:
     """Return the local variables of the functions in which something is defined, of inner functions first.
 
     While a function runs, its stack frame has them. Later, the methods that use a variable still have it.

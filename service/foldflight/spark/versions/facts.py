@@ -139,7 +139,7 @@ FEATURES: Final = (
 )
 
 
-def here() -> str:
+def spark_name() -> str:
     """Return the name of the installed Spark, for errors."""
     return f"Spark {pyspark.__version__}"
 
@@ -161,7 +161,8 @@ def require(feature: Feature, subject: str) -> None:
 def newer_grammar(statement: str) -> str:
     """Return why Spark may have refused a statement, to be added to its error: grammar of newer versions.
 
-    PySpark does not tell what its JVM can parse, so a platform's backport shows in that nothing is refused.
+    PySpark does not tell what its JVM can parse. A platform that has the grammar by a backport refuses nothing, so its
+    users do not see this text.
     """
     words = statement.upper()
     missing = [feature for feature, word in _GRAMMAR if word in words and not feature.has()]
@@ -170,7 +171,7 @@ def newer_grammar(statement: str) -> str:
 
 def _requirement(feature: Feature, subject: str) -> str:
     verb = "need" if feature.plural else "needs"
-    return f"{subject} {verb} Spark {feature.since} or later, and this is {here()}; {feature.remedy}"
+    return f"{subject} {verb} Spark {feature.since} or later, and this is {spark_name()}; {feature.remedy}"
 
 
 def _is_at_least(since: str) -> bool:

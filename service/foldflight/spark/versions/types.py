@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
-from foldflight.spark.versions.facts import here
+from foldflight.spark.versions.facts import spark_name
 
 _PAIRS: Final[dict[type[st.DataType], pa.DataType]] = {
     st.NullType: pa.null(),
@@ -139,5 +139,6 @@ def spark_type(type_: pa.DataType) -> st.DataType:
     newer = "TIME is new in Spark 4.1; " if types.is_time(type_) else ""
     raise RejectedError(
         "SCHEMA_MISMATCH",
-        f"{here()} has no type for {type_}, which a function returns; {newer}declare another result_type, as STRING",
+        f"{spark_name()} has no type for {type_}, which a function returns; {newer}declare another result_type, as "
+        "STRING",
     )

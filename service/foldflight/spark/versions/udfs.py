@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
-from foldflight.spark.versions.facts import ARROW_UDFS, here
+from foldflight.spark.versions.facts import ARROW_UDFS, spark_name
 
 
 def arrow_udf(
@@ -62,7 +62,8 @@ def _to_arrow(value: Any, type_: pa.DataType | None) -> Any:
         if type_ is None:  # Spark gives times with and without zone alike
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{here()} passes times with and without a time zone to a UDF in one form; give unix_micros(...) of it",
+                f"{spark_name()} passes times with and without a time zone to a UDF in one form; give "
+                "unix_micros(...) of it",
             )
         # A time with zone comes in the zone of this process; `fold` tells which of two equal times it is.
         return value if type_.tz is None else value.astimezone(datetime.UTC)

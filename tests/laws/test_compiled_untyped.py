@@ -173,7 +173,7 @@ class Unsaid:
 
 
 def _length(value):  # type: ignore[no-untyped-def]
-    return len(value)
+    return divmod(len(value), 1)[0]
 
 
 @udaf
@@ -773,8 +773,39 @@ class WholePair:
         return acc[0] * 3 + acc[1]
 
 
+@udaf
+class Paths:
+    """A Counter whose keys come from methods and functions of the author, without annotations."""
+
+    def create_accumulator(self):
+        return Counter()
+
+    def accumulate(self, acc, path: str, status: int):
+        acc[self.key(path, status)] += 1
+
+    def merge(self, acc, other):
+        acc.update(other)
+
+    def get_value(self, acc) -> int:
+        return sum(acc.values()) * 1000 + len(acc)
+
+    def key(self, path, status):
+        if status < 0:
+            return self.first_part(path)
+        return f"{last_digit(status)} {path}"
+
+    @staticmethod
+    def first_part(path):
+        return path.split("/")[0]
+
+
+def last_digit(number):  # type: ignore[no-untyped-def]
+    return str(number % 10)
+
+
 COMPILED = [
     Summed,
+    Paths,
     WholeList,
     WholePair,
     Welford,

@@ -62,6 +62,7 @@ _PUTTING: Final = {
 }  # fmt: skip
 _CONTAINERS: Final[dict[str, type]] = {"list": list, "dict": dict, "set": set}
 _INNER: Final = "[]"  # stands after the path of a dict for the containers that it holds
+_CALLEES_MAX: Final = 3  # functions of the author that call each other
 _DEPTH_MAX: Final = 40  # definitions that are followed from one variable
 
 
@@ -187,12 +188,14 @@ def find_uses(
 class _Reader:
     """Reads the code of one method."""
 
-    def __init__(self, code: Any, root: Any, arguments: Mapping[int, Any], uses: Uses) -> None:
+    def __init__(self, code: Any, root: Any, arguments: Mapping[int, Any], uses: Uses, callees: int = 0) -> None:
         self.code = code
+        self.callees = callees  # calls of the author's functions from the method to this code
         self.arguments = arguments
         self.uses = uses
         members = getattr(root, "members", None)
-        self.fields: dict[str, RecordField] = {each.name: each for each in getattr(root, "fields", (root,))}
+        fields = () if root is None else getattr(root, "fields", (root,))
+        self.fields: dict[str, RecordField] = {each.name: each for each in fields}
         self.is_value = members is None
         self.parts = {each.path for each in getattr(root, "parts", ())}
         parts = () if members is None else (root, *root.parts)
@@ -457,6 +460,32 @@ class _Reader:
             return base.members[base.cls._fields.index(name)]
         return "int" if name in _ATTRIBUTES else _BoundMethod(base, name)
 
+    def returned(self, function: FunctionType, attribute: Any, arguments: list[Any]) -> Any:
+        """Return what a function of the author gives, if all its returns give a value of one kind.
+
+        Args:
+            function: The function.
+            attribute: The attribute of the class that it is: a method has one more parameter than arguments.
+            arguments: What is known of the arguments.
+        """
+        from foldflight.ext.compiler.rewrite import readable_copy
+
+        if self.callees >= _CALLEES_MAX:
+            return None
+        try:
+            code = run_frontend(readable_copy(function))
+        except Exception:  # noqa: BLE001 - compiling the function tells why it cannot be compiled
+            return None
+        is_method = attribute is function and code.arg_count == len(arguments) + 1
+        actual = dict(enumerate(([self.arguments.get(0)] if is_method else []) + arguments))  # 0 is the same `self`
+        callee = _Reader(code, None, actual, Uses(), self.callees + 1)
+        values = [
+            callee.kind(callee.of(block.terminator.value))
+            for block in code.blocks.values()
+            if isinstance(block.terminator, ir.Return)
+        ]
+        return _only({*values})
+
     def item(self, holder: Any, index: Any) -> Any:
         constant_index = index.value if isinstance(index, _Object) else None
         if isinstance(constant_index, slice):
@@ -526,7 +555,8 @@ class _Reader:
         called_function = getattr(called_function, "__func__", called_function)
         if isinstance(called_function, FunctionType):
             return_hint = called_function.__annotations__.get("return")
-            return {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(return_hint)
+            annotated_kind = {**_PLAIN, **{each.__name__: kind for each, kind in _PLAIN.items()}}.get(return_hint)
+            return annotated_kind or self.returned(called_function, function.value, arguments)
         if called_function is slice:
             return _Object(slice(None))
         if called_function is not None and is_named_tuple(called_function):

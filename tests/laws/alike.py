@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,10 @@ def interpret(bound: BoundFunction) -> InterpretedAccumulators:
 def bits(value: Any, *, is_unordered: bool = False) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else struct.pack("d", value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         result = [bits(each) for each in value]
+        if hasattr(value, "_fields"):  # a NamedTuple
+            return type(value), result
         return sorted(result, key=repr) if is_unordered else result
     if isinstance(value, dict):
         return {key: bits(each, is_unordered=is_unordered and key == "seen") for key, each in value.items()}

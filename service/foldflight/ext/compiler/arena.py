@@ -37,16 +37,19 @@ class Element:
     """The type of the keys, values or items of a container: a kind, or a tuple with a kind for each member.
 
     The values of a dict may be containers: the kind is their shape, `nested` is what they hold, and the word of a value
-    is the address of its header, which has `INNER_HEADER` words in the arena.
+    is the address of its header, which has `INNER_HEADER` words in the arena. `cls` is the class of a NamedTuple.
     """
 
     kinds: tuple[str, ...]
     is_tuple: bool = False
     nested: Contents | None = None
+    cls: Any = None
 
     def __str__(self) -> str:
         if self.nested is not None:
             return str(self.nested)
+        if self.cls is not None:
+            return self.cls.__name__
         return f"tuple[{', '.join(self.kinds)}]" if self.is_tuple else self.kinds[0]
 
 
@@ -79,6 +82,13 @@ class Contents:
         parts = (self.key,) if self.value is None else (self.key, self.value)
         nested = self.nested
         return any(kind in TEXTS for part in parts for kind in part.kinds) or (nested is not None and nested.has_texts)
+
+    @property
+    def tuple_classes(self) -> tuple[Any, ...]:
+        """The classes of the NamedTuples that it holds."""
+        parts = (self.key,) if self.value is None else (self.key, self.value)
+        inner = () if self.nested is None else self.nested.tuple_classes
+        return (*(part.cls for part in parts if part.cls is not None), *inner)
 
     @property
     def has_sets(self) -> bool:
@@ -288,21 +298,8 @@ class Arena:
     def _element(self, offsets: Any, part: Element, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         if part.nested is not None:
             return self.column(self._inner_headers(offsets), part.nested, type_, narrow=narrow)
-        columns = []
-        for number, kind in enumerate(part.kinds):
-            member = _Member("value", FORMATS[kind])
-            records = np.zeros(len(offsets), record_dtype((member,)))
-            words = self._words[offsets + number]
-            records["value"] = words.view(np.float64) if member.format == "f8" else words
-            expected = type_.field(number).type if part.is_tuple else type_
-            columns.append(column_of(records, member, expected, narrow=narrow))
-        if any(column is None for column in columns):
-            return None
-        if not part.is_tuple:
-            return columns[0]
-        if narrow:
-            return pa.StructArray.from_arrays(columns, fields=list(type_))
-        return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
+        words = self._words[offsets[:, np.newaxis] + np.arange(len(part.kinds))]
+        return column_of_words(words, part, type_, narrow=narrow)
 
     def repeat(self, header: Any, contents: Contents | None, count: int, offset: int) -> Any:
         """Copy the region of a container so many times to reserved words, and return the headers of the copies.
@@ -358,16 +355,60 @@ class Arena:
                 _put_inner(self._words, inner, offsets + ahead, end)
                 end = filled_to
                 continue
-            for number, kind in enumerate(part.kinds):
-                member = _Member("value", FORMATS[kind])
-                records = np.zeros(len(offsets), record_dtype((member,)))
-                whole = values.field(number) if part.is_tuple else values
-                if values.null_count or not fill_member(records, member, whole):
-                    return None
-                words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
-                self._words[offsets + ahead] = words
-                ahead += 1
+            words = None if values.null_count else words_of_column(values, part)
+            if words is None:
+                return None
+            self._words[offsets[:, np.newaxis] + ahead + np.arange(len(part.kinds))] = words
+            ahead += len(part.kinds)
         return end
+
+
+def column_of_words(
+    words: Any, part: Element, type_: pa.DataType, *, narrow: bool, valid: Any = None
+) -> pa.Array | None:
+    """Return n values as a column; None if a number does not fit its type.
+
+    Args:
+        words: Their words, int64, shape (n, words of a value).
+        part: What they are.
+        type_: The type of the column.
+        narrow: Whether integers have the width of their type, instead of 64 bits.
+        valid: Flags that are false for None, bool, shape (n,); without them no value is None.
+    """
+    columns: list[Any] = []
+    for number, kind in enumerate(part.kinds):
+        member = _Member("value", FORMATS[kind], optional=valid is not None, valid="value?")
+        records = np.zeros(len(words), record_dtype((member,)))
+        records["value"] = words[:, number].view(np.float64) if member.format == "f8" else words[:, number]
+        if valid is not None:
+            records["value?"] = valid
+        expected = type_.field(number).type if part.is_tuple else type_
+        columns.append(column_of(records, member, expected, narrow=narrow))
+    if any(column is None for column in columns):
+        return None
+    if not part.is_tuple:
+        return columns[0]
+    fields = [each if narrow else pa.field(each.name, own.type) for each, own in zip(type_, columns, strict=True)]
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=None if valid is None else pa.array(~valid))
+
+
+def words_of_column(column: pa.Array, part: Element) -> Any | None:
+    """Return the words of n values, int64, shape (n, words of a value); None if a tuple has a NULL.
+
+    The words of a value that is NULL are of no account.
+    """
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    words = np.zeros((len(column), len(part.kinds)), np.int64)
+    for number, kind in enumerate(part.kinds):
+        member = _Member("value", FORMATS[kind], optional=True, valid="value?")
+        records = np.zeros(len(column), record_dtype((member,)))
+        if not fill_member(records, member, column.field(number) if part.is_tuple else column):
+            return None
+        if not records["value?"][valid].all():
+            return None
+        numbers = np.ascontiguousarray(records["value"])
+        words[:, number] = numbers.astype(np.int64) if member.format == "?" else numbers.view(np.int64)
+    return words
 
 
 FORMATS: Final = {

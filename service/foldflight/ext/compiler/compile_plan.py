@@ -438,28 +438,33 @@ def _container_types(what: str, type_: pa.DataType, hint: Any, fresh: Any) -> Co
 
 def _contents(what: str, type_: pa.DataType, hint: Any, shape: str) -> Contents | None:
     """Return the types in a container of a shape, from the type of its states and its annotation."""
+    first, inner = (*typing.get_args(hint), None, None)[:2]
     if pa.types.is_map(type_) and shape == "dict":
-        key, (_, inner) = _element(what, type_.key_type), (*typing.get_args(hint), None, None)[:2]
-        shape = getattr(typing.get_origin(inner), "__name__", "")
+        key, shape = _element(what, type_.key_type, first), getattr(typing.get_origin(inner), "__name__", "")
         nested = _contents(what, type_.item_type, inner, shape) if shape in ("list", "dict", "set") else None
         if nested is None or type(None) in typing.get_args(inner):
-            return Contents("dict", key, _element(what, type_.item_type))
+            return Contents("dict", key, _element(what, type_.item_type, inner))
         check_nested(nested)
         return Contents("dict", key, Element((shape,), nested=nested))
     if pa.types.is_list(type_) and shape != "dict":
-        return Contents(shape, _element(what, type_.value_type))
+        return Contents(shape, _element(what, type_.value_type, first))
     return None
 
 
-def _element(what: str, type_: pa.DataType) -> Element:
-    """Return the kinds of the keys, values or items of a container. A struct with fields f0, f1, ... is a tuple."""
+def _element(what: str, type_: pa.DataType, hint: Any) -> Element:
+    """Return the kinds of the keys, values or items of a container, from the type of their states and their annotation.
+
+    A struct with fields f0, f1, ... is a tuple.
+    """
     if pa.types.is_list(type_) or pa.types.is_map(type_):
         raise Unsupported(f"{what} holds {sql_name(type_)}; {NOT_NESTED}")
     if not pa.types.is_struct(type_):
         return Element((_item_kind(what, type_),))
-    if [field.name for field in type_] != [f"f{index}" for index in range(type_.num_fields)]:
-        raise Unsupported(f"{what} holds objects; {NOT_OBJECTS}")
-    return Element(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True)
+    cls = hint if is_named_tuple(hint) else None
+    has_names = [each.name for each in type_] != [f"f{index}" for index in range(type_.num_fields)]
+    if cls is None and (has_names or (isinstance(hint, type) and hint is not tuple)):
+        raise Unsupported(f"{what or 'its accumulator'} holds objects; {NOT_OBJECTS}")
+    return Element(tuple(_item_kind(what, field.type) for field in type_), is_tuple=True, cls=cls)
 
 
 def _item_kind(what: str, type_: pa.DataType) -> str:
@@ -629,7 +634,7 @@ def _initial(layout: RecordLayout, cls: type | None, fresh: Any, source: BoundFu
         )
         for part, values in parts:
             for each in values:
-                actual = each if part.is_tuple and type(each) is tuple else (each,)
+                actual: Any = each if part.is_tuple and type(each) is (part.cls or tuple) else (each,)
                 if tuple(map(_entry_kind, actual)) != part.kinds:
                     what = "its accumulator" if field.name == "value" else field.name
                     remedy = f"; write {float(each)}" if type(each) is int and part.kinds == ("float",) else ""

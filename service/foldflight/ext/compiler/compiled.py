@@ -785,6 +785,8 @@ def _record_would_change(accumulator: Any, layout: RecordLayout) -> bool:
         else:
             actual = _parts_of(field.contents, value)
         for part, values in actual:
+            if part.is_tuple and not {*map(type, values)} <= {part.cls or tuple}:
+                return True
             if any(kind == "float" or kind in DECIMALS for kind in part.kinds) and any(
                 (kind == "float" and type(each) is int)
                 or (kind in DECIMALS and each is not None and not each and each.is_signed())

@@ -134,7 +134,14 @@ def _same_pointer(context: Any, builder: Any, source: Any, target: Any, value: A
 
 def _type_of(part: Element) -> types.Type:
     """Return the numba type of a key, value or item."""
-    return types.Tuple([KINDS[kind] for kind in part.kinds]) if part.is_tuple else KINDS[part.kinds[0]]
+    if not part.is_tuple:
+        return KINDS[part.kinds[0]]
+    return types.BaseTuple.from_types([KINDS[kind] for kind in part.kinds], part.cls)
+
+
+def is_tuple_of(type_: types.Type, part: Element) -> bool:
+    """Return whether a type is a tuple of the class of an element that is a tuple."""
+    return isinstance(type_, types.BaseTuple) and getattr(type_, "instance_class", None) is part.cls
 
 
 # --- values and words -------------------------------------------------------------------------------------------------
@@ -183,6 +190,8 @@ def _words_of(part: Element, what: str) -> Any:
     def words(typing: Any, value: Any) -> Any:
         actual = list(value) if part.is_tuple and isinstance(value, types.BaseTuple) else [value]
         kinds = tuple(inner_kind(each) for each in actual)
+        if kinds == part.kinds and part.is_tuple and not is_tuple_of(value, part):
+            raise Unsupported(f"{what} is {describe_type(value)}, and {part} is expected")
         if kinds != part.kinds or part.is_tuple != isinstance(value, types.BaseTuple):
             remedy = "; write 0.0" if kinds == ("int",) and part.kinds == ("float",) else ""
             label = " and ".join(

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from types import CodeType, FunctionType, MemberDescriptorType, MethodWrapperType, WrapperDescriptorType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from foldflight.ext.compiler.compile_plan import LOOKED_AT
 from foldflight.ext.compiler.kernels import CompilePlan
-from foldflight.ext.compiler.records import is_named_tuple
+from foldflight.ext.compiler.records import GENERATED, is_named_tuple
 from foldflight.fold.mode import Unsupported, at_line_of
 
 _MISSING: Final = object()
@@ -29,7 +29,6 @@ _STEPS_MAX: Final = 10_000
 _REACHED_MAX: Final = 1000
 # Methods written in C. Each access to their attribute `__init__` makes another object, so visiting them never ends.
 _WRITTEN_IN_C: Final = (MethodWrapperType, WrapperDescriptorType)
-_GENERATED: Final = {*vars(NamedTuple("_Empty", []))}  # the attributes that each NamedTuple has
 _CODES_MAX: Final = 1024
 _GLOBAL_READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})  # instructions
 
@@ -124,6 +123,9 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     for method_name, function in (*plan.functions, *plan.makers):
         parts.append(method_name)
         parts.extend(_function(function, classes, seen_functions, lookups))
+    for cls in plan.accumulator.tuple_classes:  # the code need not name the classes of what accumulators hold
+        parts.append(_text_of(cls))
+        parts.extend(_methods_of(cls, classes, seen_functions, lookups))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
@@ -157,16 +159,23 @@ def _function(
             yield from _function(called_function, classes, seen_functions, lookups)
         else:
             yield _text_of(value)
-        if (
-            is_named_tuple(value) and id(value) not in seen_functions
-        ):  # its methods also call those that this code does not name
-            seen_functions[id(value)] = value
-            for name in sorted({*vars(value)} - _GENERATED):
-                method = lookups.item(vars(value), name)
-                method = method.fget if isinstance(method, property) else method
-                if isinstance(method, FunctionType):
-                    yield f"{value.__qualname__}.{name}"
-                    yield from _function(method, classes, seen_functions, lookups)
+        if is_named_tuple(value):  # its methods also call those that this code does not name
+            yield from _methods_of(value, classes, seen_functions, lookups)
+
+
+def _methods_of(
+    cls: type, classes: tuple[type, ...], seen_functions: dict[int, Any], lookups: Lookups
+) -> Iterator[str]:
+    """Yield what the methods of a NamedTuple depend on, once."""
+    if id(cls) in seen_functions:
+        return
+    seen_functions[id(cls)] = cls
+    for name in sorted({*vars(cls)} - GENERATED):
+        method = lookups.item(vars(cls), name)
+        method = method.fget if isinstance(method, property) else method
+        if isinstance(method, FunctionType):
+            yield f"{cls.__qualname__}.{name}"
+            yield from _function(method, classes, seen_functions, lookups)
 
 
 def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:

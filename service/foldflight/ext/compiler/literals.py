@@ -19,6 +19,7 @@ from numba.core.typed_passes import type_inference_stage
 
 from foldflight.ext.compiler import containers, operators
 from foldflight.ext.compiler.arena import Contents, Element
+from foldflight.ext.compiler.records import class_of
 from foldflight.ext.compiler.value_types import KINDS, implementation, inner_kind
 from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
@@ -460,7 +461,8 @@ def _part_of(type_: types.Type | None) -> Element | None:
     kinds = ["None" if each is None else inner_kind(each) for each in actual]
     if not kinds or any(kind not in KINDS or kind in DECIMALS for kind in kinds):
         return None
-    return Element(tuple(kinds), is_tuple=isinstance(type_, types.BaseTuple))
+    is_tuple = isinstance(type_, types.BaseTuple)
+    return Element(tuple(kinds), is_tuple=is_tuple, cls=class_of(type_) if is_tuple else None)
 
 
 def _aliases(code: ir.FunctionIR, name: str) -> set[str]:

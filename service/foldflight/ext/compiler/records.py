@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from llvmlite import ir as llvm
@@ -95,6 +95,11 @@ class RecordLayout:
     exact: bool = False
     parts: tuple[tuple[str, type], ...] = ()
     tuples: tuple[tuple[str, type], ...] = ()
+
+    @property
+    def tuple_classes(self) -> tuple[Any, ...]:
+        """The classes of the NamedTuples that attributes hold."""
+        return tuple(cls for each in self.fields if each.contents is not None for cls in each.contents.tuple_classes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -215,8 +220,22 @@ def _tuple_type(fields: Sequence[RecordField], cls: type) -> types.BaseTuple:
 
 
 def is_named_tuple(cls: Any) -> bool:
-    """Return whether a class is a NamedTuple or a namedtuple, whose construction cannot be overridden."""
-    return isinstance(cls, type) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults")
+    """Return whether a class is a NamedTuple or a namedtuple, which behaves as a tuple.
+
+    Its construction cannot be overridden, but it may define how it is compared, or whether it is true.
+    """
+    if not (isinstance(cls, type) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults")):
+        return False
+    return not any(_is_special(name) and callable(each) for name, each in vars(cls).items())
+
+
+GENERATED: Final = frozenset(vars(NamedTuple("_Empty", [])))
+"""The attributes that each NamedTuple has."""
+
+
+def _is_special(name: str) -> bool:
+    """Return whether Python calls the attribute of a NamedTuple of this name, and the author has defined it."""
+    return name.startswith("__") and name not in GENERATED and not name.startswith("__annot")
 
 
 def class_of(tuple_: types.BaseTuple) -> type | None:

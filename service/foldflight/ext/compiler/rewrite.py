@@ -36,6 +36,7 @@ from foldflight.ext.compiler import (
     strings,
     vectors,
 )
+from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, attribute_of, inline_comprehensions
@@ -46,6 +47,7 @@ from foldflight.ext.compiler.value_types import (
     decode_kind,
     describe_type,
     field_of,
+    implementation,
     kind_of,
     require_value,
     takes,
@@ -84,6 +86,7 @@ _BUILT_IN: Final = python.BuiltinMethodType
 _REPLACE: Final = object()  # stands for the method `_replace` of a NamedTuple
 _OF_CONTAINERS: Final = (*containers.METHODS.values(), containers.get_number)
 _LACKING: Final = (containers.METHODS["get"], containers.METHODS["pop"])
+_TAKING_OUT: Final = (*_LACKING, containers.METHODS["setdefault"], containers.METHODS["popleft"])
 # Functions that accept a container that is None. All others raise, so the interpreter handles the row.
 _TAKING_NONE: Final = (require_value, operators.is_none, operators.is_some, operators.truth, operators.not_true)
 _NAMES: Final = {"build_string": "text", "make_function": "a generator or a function", "yield": "yield"}
@@ -910,6 +913,9 @@ class _Rewriter:
         type_ = type_.type if isinstance(type_, types.Optional) else type_
         if isinstance(type_, types.BaseTuple):
             return class_of(type_)
+        element = self.element(root)
+        if element is not None:
+            return element.cls
         callee_name = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
         if callee_name in self.methods:
             receiver = self.methods[callee_name].receiver
@@ -919,19 +925,66 @@ class _Rewriter:
         made_by = self.constants.get(callee_name)
         return made_by if is_named_tuple(made_by) else None
 
+    def element(self, root: Any) -> Element | None:
+        """Return the type of a value that code takes out of a container, or that a loop over one yields.
+
+        None if that is not known. `root` is the definition of the variable.
+        """
+        if not isinstance(root, ir.Expr):
+            return None
+        if root.op == "call":
+            method = self.methods.get(root.func.name)
+            contents = self.contents_of(method.receiver) if method and method.dispatcher in _TAKING_OUT else None
+            return None if contents is None else contents.value or contents.key
+        if root.op == "pair_first":
+            yielded = self.yielded(root)
+            return yielded[0] if len(yielded) == 1 else None
+        if root.op not in ("getitem", "static_getitem"):
+            return None
+        contents = self.contents_of(root.value)
+        if contents is not None:
+            return contents.value or contents.key
+        # The key and the value in a loop over the items of a dict are members of a pair, which is unpacked.
+        pair = self.root(root.value)
+        yielded = self.yielded(self.root(pair.value)) if isinstance(pair, ir.Expr) and pair.op == "exhaust_iter" else ()
+        return yielded[root.index] if root.op == "static_getitem" and len(yielded) == 2 else None
+
+    def yielded(self, item: Any) -> tuple[Element, ...]:
+        """Return the types of what a loop over a container yields: two for the items of a dict; none if not known."""
+        for op in ("pair_first", "iternext", "getiter"):
+            if not isinstance(item, ir.Expr) or item.op != op:
+                return ()
+            item = item.value if op == "getiter" else self.root(item.value)
+        call = self.root(item)
+        method = self.methods.get(call.func.name) if isinstance(call, ir.Expr) and call.op == "call" else None
+        contents = self.contents_of(item if method is None else method.receiver)
+        views = {containers.METHODS[name]: name for name in ("items", "keys", "values")}
+        view = "keys" if method is None else views.get(method.dispatcher, "")
+        if contents is None or not view:
+            return ()
+        parts = (contents.key,) if contents.value is None else (contents.key, contents.value)
+        return {"items": parts, "keys": parts[:1], "values": parts[1:]}[view]
+
+    def contents_of(self, var: ir.Var | None) -> Contents | None:
+        """Return the types in a variable that is a container of an accumulator or an argument; None for others."""
+        type_ = None if var is None else self.type_of(var)
+        type_ = type_.type if isinstance(type_, types.Optional) else type_
+        return type_.contents if isinstance(type_, containers.ContainerType) and not type_.view else None
+
     def member(self, statement: ir.Assign, expr: ir.Expr, cls: Any) -> None:
-        """Replace the use of an attribute of a NamedTuple."""
-        static, loc = inspect.getattr_static(cls, expr.attr, None), statement.loc
-        if expr.attr in cls._fields:
-            field = ir.Expr.getattr(self.without_optional(expr.value, loc), expr.attr, loc)
-            self.output.append(ir.Assign(field, statement.target, loc))
-        elif expr.attr == "_replace":
+        """Replace the use of an attribute of a NamedTuple, which may be None."""
+        static = inspect.getattr_static(cls, expr.attr, None)
+        if expr.attr == "_replace":
             self.methods[statement.target.name] = _Method(_REPLACE, self.snapshot(expr.value, statement.loc))
+            return
+        value = self.call(require_value, (expr.value,), statement.loc)
+        if expr.attr in cls._fields:
+            getattr_expr = ir.Expr.getattr(value, expr.attr, statement.loc)
+            self.output.append(ir.Assign(getattr_expr, statement.target, statement.loc))
         elif isinstance(static, property):
-            receiver = self.without_optional(expr.value, loc)
-            self.emit_call(statement.target, self.compile_callee(static.fget), (receiver,), loc)
+            self.emit_call(statement.target, self.compile_callee(static.fget), (value,), statement.loc)
         elif isinstance(static, python.FunctionType):
-            receiver = self.without_optional(self.snapshot(expr.value, loc), loc)
+            receiver = self.snapshot(value, statement.loc)
             self.methods[statement.target.name] = _Method(self.compile_callee(static), receiver)
         else:
             raise Unsupported(f"it uses {cls.__name__}.{expr.attr}")
@@ -979,7 +1032,9 @@ class _Rewriter:
                 operators.replace_method, self.snapshot(expr.value, statement.loc), datetimes.REPLACE_PARAMETERS
             )
         else:
-            raise Unsupported(f"it uses the attribute {expr.attr} of a value")
+            self.emit_call(
+                statement.target, member_of, (expr.value, self.constant(expr.attr, statement.loc)), statement.loc
+            )
 
     def compile_callee(self, function: Any) -> Any:
         if (function.__module__ or "").partition(".")[0] in sys.stdlib_module_names:  # reasons would name its lines
@@ -993,7 +1048,7 @@ class _Rewriter:
             self.calling_method(statement, expr, self.methods[name])
             return
         if name not in self.constants:
-            raise Unsupported("it calls a function that is not known when it is compiled")
+            raise self.unknown_function(self.root(expr.func))
         function = self.constants[name]
         if is_named_tuple(function):
             self.make_named(statement, expr, function, {})
@@ -1045,6 +1100,13 @@ class _Rewriter:
             name = getattr(function, "__name__", type(function).__name__)
             raise Unsupported(f"it calls {getattr(function, '__qualname__', name)}")
 
+    def unknown_function(self, function: Any) -> Unsupported:
+        """Return the error for a call of a function or method that is not known."""
+        attribute = attribute_of(function)
+        if attribute and self.reference(function.value) is None:
+            return Unsupported(f"it uses the attribute {attribute} of a value")
+        return Unsupported("it calls a function that is not known when it is compiled")
+
     def with_option(self, statement: ir.Assign, function: Any, values: ir.Var, name: str, option: ir.Var) -> bool:
         """Replace a call of one argument with an option by name. Return whether there is such a call."""
         if function in (min, max) and name == "default":
@@ -1076,7 +1138,7 @@ class _Rewriter:
                 raise Unsupported("it calls _replace with arguments without names")
             keyword_names = {name for name, _ in expr.kws}
             members = {name: self.fresh(statement.loc) for name in cls._fields if name not in keyword_names}
-            receiver = self.without_optional(method.receiver, statement.loc)
+            receiver = self.call(require_value, (method.receiver,), statement.loc)
             for each, target in members.items():
                 getattr_expr = ir.Expr.getattr(receiver, each, statement.loc)
                 self.output.append(ir.Assign(getattr_expr, target, statement.loc))
@@ -1302,6 +1364,17 @@ def _is_known(function: Any) -> bool:
         return function in operators.CALLS
     except TypeError:
         return False
+
+
+@implementation(literal=True)
+def member_of(value: Any, name: Any) -> Any:
+    """Implement the use of an attribute of a value of which is not known before whether it is a NamedTuple."""
+    inner = value.type if isinstance(value, types.Optional) else value
+    attribute = name.literal_value
+    if attribute not in getattr(class_of(inner), "_fields", ()):
+        raise Unsupported(f"it uses the attribute {attribute} of a value")
+    position = inner.fields.index(attribute)
+    return lambda value, name: require_value(value)[position]
 
 
 class _Pipeline(CompilerBase):

@@ -297,7 +297,7 @@ def _are_elements(part: Element, values: Collection[Any]) -> bool:
         return all(_holds(part.nested, each) for each in values)
     if not part.is_tuple:
         return _are_of(part.kinds[0], values)
-    if not all(type(each) is tuple and len(each) == len(part.kinds) for each in values):
+    if not all(type(each) is (part.cls or tuple) and len(each) == len(part.kinds) for each in values):
         return False
     return all(_are_of(kind, [each[index] for each in values]) for index, kind in enumerate(part.kinds))
 
@@ -355,7 +355,8 @@ def _elements_from_arrow(part: Element, values: pa.Array) -> list[Any]:
         return _containers_from_arrow(part.nested, values)
     if not part.is_tuple:
         return to_python(values)
-    return list(zip(*(to_python(values.field(index)) for index in range(len(part.kinds))), strict=True))
+    rows = zip(*(to_python(values.field(index)) for index in range(len(part.kinds))), strict=True)
+    return list(rows) if part.cls is None else list(itertools.starmap(part.cls, rows))
 
 
 def untyped_reason(function: Function) -> str:
@@ -629,20 +630,31 @@ def _parts_of(cls: type, hint: Any) -> list[Element | None]:
         if place == 1 and inner in _SHAPES and inner is not OrderedDict:
             parts.append(nested_element(inner, _parts_of(inner, each)))
             continue
-        is_tuple = inner is tuple
-        kinds = [_ANNOTATED.get(member) for member in (typing.get_args(each) if is_tuple else (each,))]
-        parts.append(None if None in kinds or not kinds else Element(tuple(map(str, kinds)), is_tuple=is_tuple))
+        parts.append(_element_of_annotation(each))
     count = 2 if _SHAPES[cls] == "dict" else 1
     return parts if len(parts) == count else [None] * count
+
+
+def _element_of_annotation(hint: Any) -> Element | None:
+    """Return the element that an annotation describes; None if its kinds are not known."""
+    cls = hint if is_named_tuple(hint) else None
+    is_tuple = cls is not None or typing.get_origin(hint) is tuple
+    members = [*hints_of(cls).values()] if cls is not None else typing.get_args(hint) if is_tuple else [hint]
+    kinds = [_ANNOTATED.get(member) for member in members]
+    if None in kinds or not kinds or (cls is not None and len(kinds) < len(getattr(cls, "_fields", ()))):
+        return None
+    return Element(tuple(map(str, kinds)), is_tuple=is_tuple, cls=cls)
 
 
 def _element_of(values: Iterable[Any]) -> Element | None:
     """Return the element of which all values are; None if there is none, or none that is certain."""
     elements = set()
     for value in values:
-        actual = value if type(value) is tuple else (value,)
-        kinds = tuple(_plain_kind(each) or "" for each in actual)
-        elements.add(Element(kinds, is_tuple=type(value) is tuple) if all(kinds) else None)
+        cls: Any = type(value) if is_named_tuple(type(value)) else None
+        is_tuple = cls is not None or type(value) is tuple
+        members: Any = value if is_tuple else (value,)
+        kinds = tuple(_plain_kind(each) or "" for each in members)
+        elements.add(Element(kinds, is_tuple=is_tuple, cls=cls) if all(kinds) else None)
     return elements.pop() if len(elements) == 1 else None
 
 
@@ -670,6 +682,8 @@ def _name_of_element(part: Element) -> str:
         own = part.nested
         inner = (own.key,) if own.value is None or own.cls is Counter else (own.key, own.value)
         return f"{own.name}[{', '.join(map(_name_of_element, inner))}]"
+    if part.cls is not None:
+        return part.cls.__name__
     names = ", ".join("str" if kind == "text" else kind for kind in part.kinds)
     return f"tuple[{names}]" if part.is_tuple else names
 

@@ -90,7 +90,7 @@ class _BoundMethod:
 
 @dataclass(frozen=True)
 class _Named:
-    """A new NamedTuple."""
+    """A NamedTuple: its class and its members."""
 
     cls: Any
     members: tuple[Any, ...]
@@ -331,10 +331,18 @@ class _Reader:
         self.put(self.uses.keys, holder, "text" if self.kind(items) == "text" else self.items_of(items))
 
     def put(self, into: dict[str, set[Element]], holder: Any, value: Any) -> None:
+        element = self.element(value)
+        if self.shape_of(holder) and element is not None:
+            into[self.path_of(holder)].add(element)
+
+    def element(self, value: Any) -> Element | None:
+        """Return a value, or a tuple of values, as an element; None if the kind of one is unknown, or one is None."""
         value_kind = self.kind(value)
         members = value_kind if isinstance(value_kind, tuple) else (value_kind,)
-        if self.shape_of(holder) and all(isinstance(each, str) and each != _NONE for each in members):
-            into[self.path_of(holder)].add(Element(tuple(map(str, members)), is_tuple=isinstance(value_kind, tuple)))
+        if not members or not all(isinstance(each, str) and each != _NONE for each in members):
+            return None
+        cls = value.cls if isinstance(value, _Named) else None
+        return Element(tuple(map(str, members)), is_tuple=isinstance(value_kind, tuple), cls=cls)
 
     def shape_of(self, holder: Any) -> str:
         """Return `list`, `dict` or `set` if a value is a container of the accumulator; else an empty text."""
@@ -422,7 +430,10 @@ class _Reader:
             case "getattr":
                 return self.attribute(self.of(expr.value), expr.attr)
             case "call":
-                return self.result(self.of(expr.func), [*map(self.of, expr.args)])
+                function = self.of(expr.func)
+                if isinstance(function, _Object) and is_named_tuple(function.value):
+                    return self.named(function.value, expr)
+                return self.result(function, [*map(self.of, expr.args)])
             case "build_tuple":
                 from foldflight.ext.compiler.rewrite import Format
 
@@ -447,6 +458,12 @@ class _Reader:
                 index = self.of(expr.index) if expr.op == "getitem" else _Object(expr.index)
                 return self.item(self.of(expr.value), index)
         return None
+
+    def named(self, cls: Any, call: ir.Expr) -> _Named:
+        """Return the NamedTuple that a call makes."""
+        given = {name: self.of(value) for name, value in (*zip(cls._fields, call.args, strict=False), *call.kws)}
+        defaults = {name: _Object(value) for name, value in cls._field_defaults.items()}
+        return _Named(cls, tuple(self.kind(given.get(name, defaults.get(name))) for name in cls._fields))
 
     def attribute(self, base: Any, name: str) -> Any:
         if isinstance(base, _Place):
@@ -496,12 +513,11 @@ class _Reader:
             return self.value_in(holder.value)
         if isinstance(holder, (_Many, _Object)):
             return self.items_of(holder) if constant_index is not None or self.kind(index) == "int" else None
-        if isinstance(holder, tuple):
-            return (
-                holder[constant_index]
-                if type(constant_index) is int and -len(holder) <= constant_index < len(holder)
-                else None
-            )
+        if isinstance(holder, (tuple, _Named)):
+            members = holder if isinstance(holder, tuple) else holder.members
+            if type(constant_index) is not int or not -len(members) <= constant_index < len(members):
+                return None
+            return members[constant_index]
         if holder == "text":
             return "text"
         member = self.member_at(holder, constant_index)
@@ -550,6 +566,8 @@ class _Reader:
                 return None
             if isinstance(function.of, _Object) and type(function.of.value) is dict:
                 return self.value_in(function.of.value) if function.name == "get" else None
+            if isinstance(function.of, _Named):
+                return function.of if function.name == "_replace" else None
             return _Many("text") if function.name in _SPLITTING else _METHODS.get(function.name)
         called_function = function.value if isinstance(function, _Object) else None
         called_function = getattr(called_function, "__func__", called_function)
@@ -559,9 +577,6 @@ class _Reader:
             return annotated_kind or self.returned(called_function, function.value, arguments)
         if called_function is slice:
             return _Object(slice(None))
-        if called_function is not None and is_named_tuple(called_function):
-            are_all = len(called_function._fields) == len(arguments)
-            return _Named(called_function, tuple(arguments)) if are_all else None
         items = [*map(self.items_of, arguments)]
         if called_function in _PASSING and len(items) == 1:
             return _Many(items[0])
@@ -586,7 +601,9 @@ class _Reader:
 
 
 def _kinds_of(part: Element | None) -> Any:
-    """Return an element as a kind, or a tuple of kinds."""
+    """Return an element as a kind, a tuple of kinds, or a NamedTuple."""
+    if part is not None and part.cls is not None:
+        return _Named(part.cls, part.kinds)
     return None if part is None else part.kinds if part.is_tuple else part.kinds[0]
 
 

@@ -309,6 +309,10 @@ def describe_type(type_: Any) -> str:
         return f"a {cls.__name__}{whose}"
     if hasattr(type_, "kind") and hasattr(type_, "length"):
         return f"a list of {type_.length} items of type {type_.kind}"
+    if isinstance(type_, types.BaseTuple):
+        members = ", ".join(kind_of(each) or describe_type(each) for each in type_)
+        named = getattr(type_, "instance_class", None)
+        return f"tuple[{members}]" if named is None else f"{named.__name__}({members})"
     contents = getattr(type_, "contents", None)  # of a container
     if contents is None:
         return str(type_)

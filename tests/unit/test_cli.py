@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import resource
@@ -458,6 +459,23 @@ def test_check_says_that_a_function_is_fickle(run):
     assert result.exit_code == 1, result.output
     assert "BROKEN" in result.output
     assert "Traceback" not in result.output
+
+
+def test_check_collects_garbage_rarely_until_it_ends(run, monkeypatch):
+    """Afterwards Python looks for garbage as often as before, also when the user interrupts it."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    before, results, during = gc.get_threshold(), laws_module._results, []
+
+    def note(*arguments):
+        during.append(gc.get_threshold()[0])
+        return results(*arguments)
+
+    monkeypatch.setattr(laws_module, "_results", note)
+    assert run("check", "examples.weighted_avg", "--examples", "1").exit_code == 0
+    monkeypatch.setattr(laws_module, "_results", mock.Mock(side_effect=KeyboardInterrupt))
+    assert run("check", "examples.weighted_avg").exit_code != 0
+    assert during[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_check_shows_how_far_it_is():

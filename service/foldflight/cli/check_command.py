@@ -121,9 +121,9 @@ def check(
     with progress_bar as progress, _rare_collections():
         for function, title in zip(functions, titles, strict=True):
             try:
-                own = {name: each for name, each in values.items() if name in function.input_names}
+                values_of_arguments = {name: each for name, each in values.items() if name in function.input_names}
                 with _bounded_memory(MEMORY_MAX):
-                    results = _results(function, _arguments_of(function, direct), count, own, progress)
+                    results = _results(function, _arguments_of(function, direct), count, values_of_arguments, progress)
             except FoldflightError as error:
                 unchecked_functions.append(function.name)
                 text = Text.assemble((title, "italic"), "\n", (f"not checked: {error}", "bold red"))

@@ -161,8 +161,8 @@ def _describe(info: FunctionInfo, facts: list[str]) -> Text:
         is_fast = folding.mode in (Mode.COMPILED, Mode.COMPILED_WHEN_HOT)
         how = f"{folding.mode}, but" if is_fast else f"{folding.mode} because:"
         text.append(f"\n    {how} {folding.reason}", "yellow")
-    if info.lift and (why := unlifted_reason(info.lift)):
-        text.append(f"\n    not lifted because: {why}", "yellow")
+    if info.lift and (reason := unlifted_reason(info.lift)):
+        text.append(f"\n    not lifted because: {reason}", "yellow")
     return text
 
 

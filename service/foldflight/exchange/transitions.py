@@ -224,9 +224,9 @@ class Exchange:
         """Reject all further frames, because the processing of a frame failed."""
         self.state_of = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
 
-    def _bad_frame(self, why: str) -> RejectedError:
+    def _bad_frame(self, reason: str) -> RejectedError:
         self.fail()
-        return RejectedError("BAD_FRAME", f"{why}; the exchange is over: open another one", story=self.story)
+        return RejectedError("BAD_FRAME", f"{reason}; the exchange is over: open another one", story=self.story)
 
 
 def check_epoch(epoch: int, before: int | None) -> None:

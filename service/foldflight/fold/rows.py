@@ -162,8 +162,8 @@ class Rows:
             for index in np.flatnonzero(misfit_mask if mask is None else misfit_mask & mask).tolist():
                 value = column.misfits[index]
                 if is_vector(column.array.type):
-                    why, remedy = list_misfit(value, column.array.type), "correct it or leave it out in the query"
-                    message = f"the argument {column.name} has a list that is no {type_}: {why}; {remedy}"
+                    reason, remedy = list_misfit(value, column.array.type), "correct it or leave it out in the query"
+                    message = f"the argument {column.name} has a list that is no {type_}: {reason}; {remedy}"
                 else:
                     message = (
                         f"the argument {column.name} is {value}, which does not fit {type_}; round it or "

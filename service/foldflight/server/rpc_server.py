@@ -374,8 +374,8 @@ class CallServer:
         longest.cut()
         return True
 
-    def _overload_error(self, why: str) -> CallStatus:
-        return self._refuse(RetryableError("OVERLOADED", f"this server {why}; try again, or another server"))
+    def _overload_error(self, reason: str) -> CallStatus:
+        return self._refuse(RetryableError("OVERLOADED", f"this server {reason}; try again, or another server"))
 
     def _leave(self, path: str) -> None:
         with self._condition:

@@ -593,11 +593,11 @@ def one_transport(aggregates: Mapping[str, Aggregate]) -> Transport:
     return first[1].transport
 
 
-def refuse_doubles(names: Sequence[str], why: str) -> None:
+def refuse_doubles(names: Sequence[str], reason: str) -> None:
     """Refuse a name that occurs twice. Raises RejectedError SIGNATURE."""
     name = repeated_name(names)
     if name is not None:
-        raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
+        raise RejectedError("SIGNATURE", f"{name!r} {reason}; give each another name")
 
 
 def _refuse_own(names: Sequence[str], own: Sequence[str]) -> None:

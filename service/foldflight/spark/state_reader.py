@@ -514,10 +514,10 @@ def _operators(spark: SparkSession, checkpoint: str) -> Operators:
     return operators
 
 
-def _no_checkpoint(checkpoint: str, why: str) -> RejectedError:
+def _no_checkpoint(checkpoint: str, reason: str) -> RejectedError:
     return RejectedError(
         "SIGNATURE",
-        f"{checkpoint} is not a checkpoint with state: {why}; give the checkpointLocation of the query (a folder "
+        f"{checkpoint} is not a checkpoint with state: {reason}; give the checkpointLocation of the query (a folder "
         "with commits, offsets and state), after the query has committed an epoch",
     )
 

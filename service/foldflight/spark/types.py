@@ -336,8 +336,8 @@ def _inner(type_: st.DataType) -> list[st.DataType]:
     return [type_.keyType, type_.valueType] if isinstance(type_, st.MapType) else []
 
 
-def _unsupported_type(role: str, type_: st.DataType, why: str) -> RejectedError:
-    return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")
+def _unsupported_type(role: str, type_: st.DataType, reason: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {reason}")
 
 
 def letter_type(

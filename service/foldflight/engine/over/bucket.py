@@ -409,7 +409,7 @@ class AccumulatorFold(CallsFold):
             limit = step.until - self._distance
             log_rows = log.take(limit)
             # Rows that enter in this step may leave in it, too.
-            own = np.flatnonzero(times <= limit)
+            rows_up_to_limit = np.flatnonzero(times <= limit)
             later = np.flatnonzero(times > limit)
             later = later[np.argsort(times[later], kind="stable")]
             columns = [step.rows.column(field.name) for field in [*self.layout.keys, *self.layout.columns]]
@@ -417,10 +417,10 @@ class AccumulatorFold(CallsFold):
             arrived_rows = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self.log)
             log.add(arrived_rows.take(pa.array(later)))
             leaving_rows = pa.RecordBatch.from_arrays(columns_of(log_rows, names).columns, schema=rows.schema)
-            rows = concat_batches([rows, leaving_rows, rows.take(pa.array(own))])
-            slots = np.concatenate([slots, step.groups.slots(log_rows), slots[own]])
+            rows = concat_batches([rows, leaving_rows, rows.take(pa.array(rows_up_to_limit))])
+            slots = np.concatenate([slots, step.groups.slots(log_rows), slots[rows_up_to_limit]])
             # A row at time t leaves after the rows of time t + distance, whose window frames it is in.
-            ends = np.concatenate([log_rows.column(TIME).to_numpy(), times[own]]) + self._distance
+            ends = np.concatenate([log_rows.column(TIME).to_numpy(), times[rows_up_to_limit]]) + self._distance
             times = np.concatenate([times, ends])
             leaves = np.concatenate([leaves, np.ones(len(ends), np.bool_)])
             emits = np.concatenate([emits, np.zeros(len(ends), np.bool_)])

@@ -228,8 +228,8 @@ def _convert_fixed(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array.cast(type_)
     vectors, misfits = as_vectors(array, type_)
     if misfits is not None:
-        why = list_misfit(array[int(misfits.argmax())], type_)
-        raise pa.ArrowInvalid(f"a list is no {type_.list_size} floats: {why}")
+        reason = list_misfit(array[int(misfits.argmax())], type_)
+        raise pa.ArrowInvalid(f"a list is no {type_.list_size} floats: {reason}")
     return vectors
 
 

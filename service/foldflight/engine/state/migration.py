@@ -64,7 +64,7 @@ class Migration:
                 change = _change(stored_schema.field(index).type, self.layout.states.field(index).type)
                 raise RejectedError("STATE_MISMATCH", _of_one_version(now, change, has_views=has_views), function=name)
             if not can_migrate:
-                why = (
+                reason = (
                     "and states with views cannot be migrated;"
                     if has_views
                     else "which has no migrate; define migrate(self, version, state), which returns the accumulator "
@@ -73,7 +73,7 @@ class Migration:
                 raise RejectedError(
                     "STATE_MISMATCH",
                     f"the checkpoint has states of {name} version {before['version']}, and the query has version "
-                    f"{now['version']}, {why} run the version that wrote them, or start with an empty checkpoint",
+                    f"{now['version']}, {reason} run the version that wrote them, or start with an empty checkpoint",
                     function=name,
                 )
 

@@ -514,7 +514,7 @@ class BucketEpoch:
         return self._without(slots, block, counted_mask, _NO_ROW_LEFT)
 
     def _without(
-        self, slots: Slots, block: pa.RecordBatch, counted_mask: npt.NDArray[np.bool_], why: str
+        self, slots: Slots, block: pa.RecordBatch, counted_mask: npt.NDArray[np.bool_], reason: str
     ) -> tuple[Slots, pa.RecordBatch]:
         """Return the rows that count. Raises RejectedError CANNOT_RETRACT for others, in strict mode."""
         if counted_mask.all():
@@ -522,8 +522,8 @@ class BucketEpoch:
         if self._is_strict:
             raise RejectedError(
                 "CANNOT_RETRACT",
-                f"a row is retracted from a group that {why} (strict mode); correct the input, or disable strict mode "
-                "to count such rows and continue",
+                f"a row is retracted from a group that {reason} (strict mode); correct the input, or disable strict "
+                "mode to count such rows and continue",
             ).with_group(self._groups.name(int(slots[~counted_mask][0])))
         self.stats.ignored_retractions += int((~counted_mask).sum())
         return slots[counted_mask], block.filter(pa.array(counted_mask))

@@ -733,13 +733,16 @@ def _convert_value(
     """
     name = type_.simpleString().upper()
     converted_value = value.try_cast(type_) if isinstance(type_, (st.DecimalType, *_TIMES)) else value
-    is_wrong, why = converted_value.isNull(), f"which cannot be cast to {name}"
+    is_wrong, reason = converted_value.isNull(), f"which cannot be cast to {name}"
     if isinstance(type_, (st.ArrayType, st.MapType, st.StructType)):
         converted_value = _convert_nested(value, text, type_, column_name, event)
     if isinstance(type_, st.DecimalType):
         surplus = text.rlike(rf"^[^.eE]*\.[0-9]{{{type_.scale}}}[0-9]*[1-9][0-9]*\s*$")
         is_lost = (converted_value == 0) & text.rlike(_NOT_ZERO)
-        is_wrong, why = is_wrong | (converted_value != value) | surplus | is_lost, f"which {name} does not hold exactly"
+        is_wrong, reason = (
+            is_wrong | (converted_value != value) | surplus | is_lost,
+            f"which {name} does not hold exactly",
+        )
     elif isinstance(type_, (st.DoubleType, st.FloatType)):
         # MySQL writes a large DOUBLE with an exponent, so plain digits are a value of BIGINT or DECIMAL.
         # More digits than any DECIMAL has are refused, too.
@@ -749,7 +752,7 @@ def _convert_value(
         # Within JSON, a number that is too large has become the text Infinity.
         is_named = sf.lit(False) if is_nested else text.rlike(_INFINITY)
         is_lost |= (sf.abs(converted_value) == float("inf")) & ~is_named
-        is_wrong, why = is_wrong | is_rounded | is_lost, f"which {name} does not hold exactly"
+        is_wrong, reason = is_wrong | is_rounded | is_lost, f"which {name} does not hold exactly"
     elif isinstance(type_, st.DateType):
         is_wrong |= ~text.rlike(_DATE)
     elif isinstance(type_, (st.TimestampType, st.TimestampNTZType)):
@@ -759,7 +762,7 @@ def _convert_value(
             is_wrong |= text.rlike(_OFFSET)
     wrong = _raise_mismatch(
         sf.concat(sf.lit(f"the column {column_name} of an event has the value '"), text, sf.lit("'")),
-        f", {why}; give the column another type in the schema, such as STRING",
+        f", {reason}; give the column another type in the schema, such as STRING",
         event,
     )
     return sf.when(text.isNull(), sf.lit(None)).when(is_wrong, wrong).otherwise(converted_value)

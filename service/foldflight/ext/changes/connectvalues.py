@@ -231,9 +231,9 @@ def _number_of_text(source: Decode) -> Decode:
     return lambda value: decimal.Decimal(value) if type(value) is str and _DECIMAL.fullmatch(value) else source(value)
 
 
-def _refusal_decoder(why: str) -> Decode:
+def _refusal_decoder(reason: str) -> Decode:
     def refuse(_value: Any) -> Any:
-        raise UnreadableValue(why)
+        raise UnreadableValue(reason)
 
     return refuse
 

@@ -229,8 +229,8 @@ def from_debezium(
     if reader.heads:
         values[:1] = _without_heads(reader.heads)
     if key_names is not None:
-        own = (spark_type(POSITION), st.BooleanType(), st.ArrayType(st.StringType()))
-        output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, own, strict=True))]
+        types_of_keys = (spark_type(POSITION), st.BooleanType(), st.ArrayType(st.StringType()))
+        output = [*row, *(st.StructField(name, type_) for name, type_ in zip(_OF_KEYS, types_of_keys, strict=True))]
 
         def keep_last_rows(rows: DataFrame) -> DataFrame:
             columns = {"sequence": SEQUENCE, "deleted": DELETED, "unsent": UNSENT}

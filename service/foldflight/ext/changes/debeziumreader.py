@@ -348,16 +348,16 @@ class Reader:
                     if refused_columns:
                         break
                     raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
-                for name, why in error.reasons.items():
-                    refused_columns.setdefault(name, (why, messages.name(place)))
+                for name, reason in error.reasons.items():
+                    refused_columns.setdefault(name, (reason, messages.name(place)))
             except RejectedError as error:
                 if refused_columns:
                     break
                 raise _schema_mismatch(f"{error.message}{messages.name(place)}") from None
         if refused_columns:
             by_event: dict[str, list[str]] = {}
-            for why, event in refused_columns.values():
-                by_event.setdefault(event, []).append(why)
+            for reason, event in refused_columns.values():
+                by_event.setdefault(event, []).append(reason)
             raise _schema_mismatch(
                 "; also, ".join(f"{'; also, '.join(whys)}{event}" for event, whys in by_event.items())
             )
@@ -619,9 +619,11 @@ class Reader:
             key = None if message_key is None else _json(message_key)
         except ValueError as error:
             is_registered = (message_key or b"")[:1] == b"\0"
-            why = "written with a schema registry" if is_registered else f"not JSON ({error}): {_text_of(message_key)}"
+            reason = (
+                "written with a schema registry" if is_registered else f"not JSON ({error}): {_text_of(message_key)}"
+            )
             raise (_schema_mismatch if is_registered else UnreadableEvent)(
-                f"{what} has a key that is {why}"
+                f"{what} has a key that is {reason}"
                 "; set the connector's key.converter to JSON, or leave such messages out (value IS NOT NULL)"
             ) from None
         plan, block = self._plan_without_schema, None
@@ -829,8 +831,8 @@ class Reader:
                 if isinstance(error, UnsentValue) and unsent_names is not None and name not in (self.keys or ()):
                     unsent_names.append(name)
                     continue
-                why = str(error).replace(COLUMN, repr(name))
-                refused_columns[name] = f"the column {name} of an event has the value {_text_of(value)}, {why}"
+                reason = str(error).replace(COLUMN, repr(name))
+                refused_columns[name] = f"the column {name} of an event has the value {_text_of(value)}, {reason}"
         if refused_columns:
             raise UnreadableColumns(refused_columns)
         return result
@@ -881,8 +883,8 @@ class Reader:
                 continue
             name = next((name for name in self.types if name.casefold() == each.casefold()), each)
             if name not in row:
-                why = f"an event has the columns {other} and {each}, and the column {name} may be either; "
-                raise UnreadableColumns({name: f"{why}write its name as the database has it"})
+                reason = f"an event has the columns {other} and {each}, and the column {name} may be either; "
+                raise UnreadableColumns({name: f"{reason}write its name as the database has it"})
         return members
 
     def _has(self, row: Any, name: str) -> bool:
@@ -892,9 +894,9 @@ class Reader:
         """Return why columns of a row are not read, which are not there or which its schema block does not describe."""
         absent = [name for name in names if not self._has(row, name)]
         undescribed_names = [name for name in names if name not in absent]
-        why = []
+        reason = []
         if undescribed_names:
-            why.append(
+            reason.append(
                 f"the schema block of an event does not describe {_columns(undescribed_names)}, which its payload "
                 "has; what writes or changes the events must add it to the block, or leave the block out"
             )
@@ -905,11 +907,11 @@ class Reader:
                 for name, similar_names in near.items()
             )
             hint = f"did you mean {suggestion}?" if near else f"it has {', '.join(row)}."
-            why.append(
+            reason.append(
                 f"an event lacks {_columns(absent)}; {hint} A column that was added later is NULL in older events with "
                 "missing='null', and table= keeps the events of one table"
             )
-        return "; also, ".join(why)
+        return "; also, ".join(reason)
 
     def _without_common_block(self, messages: _Messages) -> tuple[pa.Array, _Plan | None]:
         """Return events without the schema block with which all of them begin; with None if they do not."""
@@ -977,8 +979,8 @@ class Reader:
                     "an event was written with a schema registry (its first byte is 0): decode it first, for example "
                     "with from_avro, and give the columns op, before and after"
                 ) from None
-            why = error if isinstance(error, _RepeatedName) else f"is not JSON ({error})"
-            raise UnreadableEvent(f"an event {why}: {_text_of(value)}") from None
+            reason = error if isinstance(error, _RepeatedName) else f"is not JSON ({error})"
+            raise UnreadableEvent(f"an event {reason}: {_text_of(value)}") from None
         payload, block = without_schema(event)
         plan = self._plan(block)
         if payload is not event and event.keys() == {"schema", "payload"}:
@@ -1118,8 +1120,8 @@ def _log_of(value: bytes | None) -> Iterator[str]:
 
 def _letter(error: UnreadableColumns | UnreadableEvent, messages: _Messages, place: int) -> Row:
     """Return the dead letter of an event."""
-    why = error.message if isinstance(error, UnreadableEvent) else "; also, ".join(error.reasons.values())
-    message = _escape_surrogates(f"{why}{messages.name(place)}")
+    reason = error.message if isinstance(error, UnreadableEvent) else "; also, ".join(error.reasons.values())
+    message = _escape_surrogates(f"{reason}{messages.name(place)}")
     return {
         "code": "SCHEMA_MISMATCH",
         "message": message,

@@ -121,10 +121,10 @@ class _Call(ABC):
         arrays, errors = self.adapter.answer(answer, self.result, is_table=self.is_table)
         return [_to_wire(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
 
-    def _misfit(self, index: int, client_type: pa.DataType, why: str) -> RejectedError:
+    def _misfit(self, index: int, client_type: pa.DataType, reason: str) -> RejectedError:
         return self._error(
             f"argument {index + 1} of {self.function.name} is {client_type}, which cannot be read as "
-            f"{sql_name(self._types[index])}: {why}"
+            f"{sql_name(self._types[index])}: {reason}"
         )
 
     def _error(self, message: str) -> RejectedError:

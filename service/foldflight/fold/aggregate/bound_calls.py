@@ -385,20 +385,20 @@ def written_by(field: pa.Field, call: BoundCall) -> StateOrigin | None:
         if field.type != call.state_type:
             raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")
         return None
-    why = f"its fingerprint is {origin.fingerprint}, expected {call.fingerprint}"
+    reason = f"its fingerprint is {origin.fingerprint}, expected {call.fingerprint}"
     if about.get("function", function.name) != function.name:
-        raise _foreign(call, f"{why}, because it belongs to {about['function']}")
+        raise _foreign(call, f"{reason}, because it belongs to {about['function']}")
     if call.rows is not None and (origin.fingerprint, field.type) == (
         replace(call, rows=None).fingerprint,
         call.row_list,
     ):
         return origin
     if origin.version in ("", call.bound.version):
-        raise _foreign(call, why)
+        raise _foreign(call, reason)
     if "rows" in (origin.codec, call.codec) and not (origin.codec == call.codec and _has_rows(field.type, call)):
-        raise _foreign(call, f"{why}, and only one of the two keeps rows (DISTINCT or materialized)")
+        raise _foreign(call, f"{reason}, and only one of the two keeps rows (DISTINCT or materialized)")
     if not call.can_migrate:
-        raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {origin.version}")
+        raise _foreign(call, f"{reason}, and {function.name} has no migrate for states of version {origin.version}")
     return origin
 
 
@@ -410,13 +410,13 @@ def _has_rows(type_: pa.DataType, call: BoundCall) -> bool:
     return bool(type_ == call.row_list or (has_view and type_.field(ROWS).type == call.rows.arrow))
 
 
-def _foreign(call: BoundCall, why: str) -> RejectedError:
+def _foreign(call: BoundCall, reason: str) -> RejectedError:
     """Return the error for a state that a call cannot use."""
     name = call.bound.function.name
     return RejectedError(
         "STATE_MISMATCH",
         f"the state given for {name} version {call.bound.version} belongs to another function, version or "
-        f"schema: {why}; raise the version of a changed function and define migrate(self, version, state), run the "
+        f"schema: {reason}; raise the version of a changed function and define migrate(self, version, state), run the "
         "version that wrote the state, or start from empty state",
         function=name,
     )

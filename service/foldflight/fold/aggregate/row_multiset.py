@@ -366,9 +366,9 @@ class _Versions:
         """
         span = self.length + 1
         keys = slots[positions].astype(np.int64) * span + positions
-        own = self.slots.astype(np.int64) * span
-        low = np.searchsorted(keys, own + np.maximum(self.since, 0))
-        high = np.searchsorted(keys, own + self.until)
+        slot_keys = self.slots.astype(np.int64) * span
+        low = np.searchsorted(keys, slot_keys + np.maximum(self.since, 0))
+        high = np.searchsorted(keys, slot_keys + self.until)
         changes = np.bincount(low, minlength=len(positions) + 1) - np.bincount(high, minlength=len(positions) + 1)
         ends = np.cumsum(np.cumsum(changes)[:-1])
         start = 0

@@ -115,9 +115,9 @@ def typed_values(function: str, serializer: StateSerializer, states: pa.Array) -
         raise unreadable(function, f"{type(error).__name__}: {error}") from error
 
 
-def unreadable(function: str, why: str) -> RejectedError:
+def unreadable(function: str, reason: str) -> RejectedError:
     """Return the error for a state that has the right type and an invalid value."""
-    return RejectedError("STATE_MISMATCH", f"a state of {function} cannot be read: {why}", function=function)
+    return RejectedError("STATE_MISMATCH", f"a state of {function} cannot be read: {reason}", function=function)
 
 
 class _EnvelopedCodec(StateCodec):
@@ -233,10 +233,10 @@ def pickled_object(
         ) from error
 
 
-def _no_key(function: str, why: str) -> RejectedError:
+def _no_key(function: str, reason: str) -> RejectedError:
     return RejectedError(
         "SETTINGS",
-        f"the accumulators of {function} are pickled ({why}), which needs a state key; set one "
+        f"the accumulators of {function} are pickled ({reason}), which needs a state key; set one "
         "(FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), annotate the accumulator, or define serialize and "
         "deserialize",
         function=function,

@@ -50,8 +50,8 @@ def vectorised_accumulators(inner: InterpretedAccumulators) -> VectorisedAccumul
 
 
 @functools.lru_cache(maxsize=256)
-def _log_once(name: str, why: str) -> None:
-    _logger.info("the vectorised methods of %s are not used: %s", name, why)
+def _log_once(name: str, reason: str) -> None:
+    _logger.info("the vectorised methods of %s are not used: %s", name, reason)
 
 
 class VectorisedAccumulators(GroupsAccumulator):

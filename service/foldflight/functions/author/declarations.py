@@ -252,9 +252,9 @@ class SignatureBuilder(ABC):
         """Return the Arrow type of an annotation."""
         try:
             return self.layout(annotation).arrow
-        except UnspecificAnnotation as why:
+        except UnspecificAnnotation as reason:
             raise self.error(
-                f"{where}: {why}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
+                f"{where}: {reason}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
             ) from None
 
     def layout(self, annotation: Any) -> StateSerializer:

@@ -774,8 +774,8 @@ class _Builder(SignatureBuilder):
         try:
             serializer = self.layout(annotation)
             return (Nullable(serializer) if may_be_none(annotation) else serializer), "annotated"
-        except UnspecificAnnotation as why:
-            return None, str(why)
+        except UnspecificAnnotation as reason:
+            return None, str(reason)
 
     def returns(self, serializer: StateSerializer | None, annotation: Any) -> Literal["always", "some", "may"]:
         if self.is_bundled_alone:

@@ -286,8 +286,8 @@ class _Vector(StateSerializer):
             if value is None:
                 missing[index] = True
                 continue
-            if (why := self._why_not(value)) is not None:
-                raise CastError(index, "RESULT_TYPE", why)
+            if (reason := self._why_not(value)) is not None:
+                raise CastError(index, "RESULT_TYPE", reason)
             matrix[index] = value
         return from_matrix(matrix, self.arrow, missing)
 

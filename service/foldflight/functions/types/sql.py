@@ -156,10 +156,10 @@ class _Parser:
         if re.sub(r"\s+", "", "".join(self.tokens)) != re.sub(r"\s+", "", text):
             raise self.error("it contains characters that are not allowed in types")
 
-    def error(self, why: str) -> RejectedError:
+    def error(self, reason: str) -> RejectedError:
         return RejectedError(
             "SIGNATURE",
-            f"{self.text!r} is not a type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, "
+            f"{self.text!r} is not a type: {reason}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, "
             "ARRAY<INT>",
         )
 

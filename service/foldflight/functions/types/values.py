@@ -360,8 +360,8 @@ def _cast_vectors(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     present = [value for value in values if value is not None] if missing.any() else values
     indexes = np.flatnonzero(~missing)
     for index, value in zip(indexes.tolist(), present, strict=True):
-        if (why := vector_misfit(value, type_)) is not None:
-            raise CastError(index, "RESULT_TYPE", f"{_misfit(value, type_)}: {why}")
+        if (reason := vector_misfit(value, type_)) is not None:
+            raise CastError(index, "RESULT_TYPE", f"{_misfit(value, type_)}: {reason}")
     matrix = np.zeros((len(values), type_.list_size), item)
     if present:
         with np.errstate(over="ignore"):

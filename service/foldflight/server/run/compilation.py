@@ -147,8 +147,8 @@ class Compilation:
 
     def takes(self, bound: _Bound) -> bool:
         """Return whether the process has this function, too: not if a client has shipped it."""
-        own = self._authored_functions.get(bound.function.name)
-        sources = [own, None if own is None else own.zoned]
+        authored_function = self._authored_functions.get(bound.function.name)
+        sources = [authored_function, None if authored_function is None else authored_function.zoned]
         source = bound.function.source
         return not self._cannot_load and any(each is not None and each.source is source for each in sources)
 

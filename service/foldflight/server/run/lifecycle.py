@@ -429,8 +429,8 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
         yield stack.enter_context(ProcessServer(all_settings, registry, logger))
 
 
-def _no_workers(settings: Settings, why: str) -> RejectedError:
-    return RejectedError("SETTINGS", f"this server cannot have {settings.workers} workers, {why}")
+def _no_workers(settings: Settings, reason: str) -> RejectedError:
+    return RejectedError("SETTINGS", f"this server cannot have {settings.workers} workers, {reason}")
 
 
 def default_server_id() -> str:

@@ -1,7 +1,7 @@
 """Every built-in function and every example keeps the laws, and the checker finds functions that do not."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -262,6 +262,28 @@ def test_check_says_that_no_row_changes_the_result(forgets: str) -> None:
         f"no generated row changes the result, {value}: if accumulate or get_value lacks a `return`, add it; if only "
         "some values matter, give them in examples"
     )
+
+
+def test_the_checker_finds_a_container_in_the_body_of_a_class() -> None:
+    """All accumulators have the same list. A query cannot tell it from a cache, and the law can by its results."""
+
+    class Basket:
+        items: ClassVar[list[int]] = []
+
+    class Total:
+        def create_accumulator(self) -> Basket:
+            return Basket()
+
+        def accumulate(self, basket: Basket, value: int) -> None:
+            basket.items.append(value)
+
+        def get_value(self, basket: Basket) -> int:
+            return len(basket.items)
+
+    results = {result.law: result for result in check_laws(udaf(skip_nulls=True)(Total), examples=10)}
+    result = results["groups are independent"]
+    assert result.passed is False
+    assert "a list in the body of their class?" in result.detail
 
 
 def test_states_of_the_laws_are_of_no_earlier_class() -> None:

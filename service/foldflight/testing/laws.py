@@ -589,7 +589,12 @@ def _groups_apart(subject: _Subject, inputs: Sequence[Drawn]) -> str | None:
     beside = outputs_in(fold.outputs(slots.slice(0, len(inputs))))
     alone = [outputs_in(subject.alone(rows))[0] for rows in all_rows]
     return _unless_all_same(
-        alone, beside, lambda _: "another group was folded at the same time; do accumulators share an object?"
+        alone,
+        beside,
+        lambda _: (
+            "another group was folded at the same time; do accumulators share an object, such as a list in the body of "
+            "their class?"
+        ),
     )
 
 

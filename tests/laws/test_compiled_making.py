@@ -43,6 +43,14 @@ def added_up(text: str) -> int:
     return sum(numbers)
 
 
+LETTERS = ["a", "b", "", "a"]
+
+
+@udf
+def placed(text: str, number: int) -> int:
+    return LETTERS.index(text[:1]) * 10 + (1, -20, 3, 1, 0).index(number)
+
+
 @udf
 def heaviest(text: str) -> float:
     weights: dict[str, float] = {}
@@ -286,6 +294,7 @@ FUNCTIONS = [
     trimmed,
     added_up,
     heaviest,
+    placed,
     most_frequent,
     parted,
     repeated,

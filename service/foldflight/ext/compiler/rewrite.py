@@ -846,13 +846,24 @@ class _Rewriter:
         self.emit_call(statement.target, find, (item, self.constant(False, statement.loc)), statement.loc)
         return True
 
-    def table(self, statement: ir.Assign, expr: ir.Expr, constant_dict: dict[Any, Any]) -> None:
-        """Replace `known.get(key, default)` of a dict of constants."""
-        if not 1 <= len(expr.args) <= 2 or expr.kws:
-            raise Unsupported("it calls get of a dict with named arguments")
-        without = "none" if len(expr.args) == 1 else "default"
-        find = strings.table_of(tuple(constant_dict), tuple(constant_dict.values()), without=without)
+    def look_up(self, statement: ir.Assign, expr: ir.Expr, function: Any) -> bool:
+        """Replace `known.get(key, default)` of a dict of constants, and `known.index(item)` of a list or tuple.
+
+        Return whether it is such a call.
+        """
+        known = function.__self__ if isinstance(function, _BUILT_IN) else None
+        if type(known) is dict and function.__name__ == "get":
+            keys, values, most = tuple(known), tuple(known.values()), 2
+            without = "none" if len(expr.args) == 1 else "default"
+        elif isinstance(known, (list, tuple)) and function.__name__ == "index":
+            keys, values, most, without = tuple(known), tuple(range(len(known))), 1, "error"
+        else:
+            return False
+        if not 1 <= len(expr.args) <= most or expr.kws:
+            raise Unsupported(f"it calls {function.__name__} of constants with named arguments, or with too many")
+        find = strings.table_of(keys, values, without=without)
         self.emit_call(statement.target, find, tuple(expr.args), expr.loc)
+        return True
 
     def implementation(self, function: Any) -> Any:
         if function not in operators.OPERATORS:
@@ -1053,9 +1064,9 @@ class _Rewriter:
         if is_named_tuple(function):
             self.make_named(statement, expr, function, {})
             return
-        if isinstance(function, _BUILT_IN) and type(function.__self__) is dict and function.__name__ == "get":
-            self.table(statement, expr, function.__self__)
-        elif function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
+        if self.look_up(statement, expr, function):
+            return
+        if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
             self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, self.is_true(arguments[0]))

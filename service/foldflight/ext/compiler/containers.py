@@ -476,6 +476,28 @@ def _pop_left(me: Any) -> Any:
 
 
 @implementation
+def _remove(me: Any, item: Any) -> Any:
+    """Implement `remove` of a list or a set."""
+    _of(me, "list set", "remove", changes=True)
+    if me.contents.shape == "set":
+        return lambda me, item: _remove_from_set(me, item)
+    part, stride = me.contents.key, me.contents.stride
+    if "float" in part.kinds:
+        raise Unsupported(
+            "it removes a float from a list, where Python finds the object of a NaN; use a dict of counts"
+        )
+    words, search = _words_of(part, "the item of remove"), memory.search_of(part.kinds)
+
+    def remove(me: Any, item: Any) -> None:
+        position = search(header_of(me), words(item))
+        if position < 0:
+            raise ValueError  # as in Python
+        memory.remove_items(header_of(me), position, position + 1, stride)
+
+    return remove
+
+
+@implementation
 def _add(me: Any, key: Any) -> Any:
     """Implement `set.add`."""
     operations = _of(me, "set", "add", changes=True)
@@ -880,6 +902,7 @@ def _check_order(part: Element) -> None:
 
 _ORDERED: Final = {"int", "float", "bool", *MOMENTS, *TEXTS}
 
+_remove_from_set: Final = _deletion("remove", "set", must_exist=True)
 METHODS: Final[dict[str, Any]] = {
     "append": _append,
     "appendleft": _append_left,
@@ -895,7 +918,7 @@ METHODS: Final[dict[str, Any]] = {
     "pop": _pop,
     "popitem": _pop_item,
     "popleft": _pop_left,
-    "remove": _deletion("remove", "set", must_exist=True),
+    "remove": _remove,
     "setdefault": _set_default,
     "sort": _sort,
     "subtract": _subtract,
@@ -939,7 +962,7 @@ def contains(me: Any, key: Any) -> Any:
     words = _words_of(me.contents.key, "the key of in")
     if me.contents.shape == "list":
         search = memory.search_of(me.contents.key.kinds)
-        return lambda me, key: search(header_of(me), words(key))
+        return lambda me, key: search(header_of(me), words(key)) >= 0
     find = operations.find
     return lambda me, key: find(header_of(me), words(key)) >= 0
 

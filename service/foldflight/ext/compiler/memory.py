@@ -356,17 +356,17 @@ def _make_key_operations(kinds: tuple[str, ...], index: int = 0) -> SimpleNamesp
 
 @functools.cache
 def search_of(kinds: tuple[str, ...]) -> Any:
-    """Return `search(header, words)`: whether a list has an item. Raises ValueError for NaN."""
+    """Return `search(header, words)`: the position of the first equal item of a list, or -1. It raises for NaN."""
     keys, stride = _make_key_operations(kinds), len(kinds)
     is_same, check = keys.is_same, keys.check
 
     @register_jitable
     def search(header, words):
         check(words)
-        for position in range(load(header + USED)):  # noqa: SIM110 - numba has no `any`
+        for position in range(load(header + USED)):
             if is_same(address_of(header, position * stride), words):
-                return True
-        return False
+                return position
+        return -1
 
     return search
 

@@ -15,6 +15,7 @@ from foldflight import Functions, RejectedError, connect, udaf
 from foldflight.spark import enable, register, sql
 from foldflight.spark.versions.facts import PLAIN_AGGREGATES
 from foldflight.sql import SqlError
+from foldflight.sql.analysis import SPARK_ERRORS, Analysis
 from foldflight.sql.calls import GRAMMAR
 from tests.sql.test_statements import values
 
@@ -240,6 +241,47 @@ def test_explain_says_that_a_block_is_correlated(db: Any) -> None:
     """The reason for its lists is in words, without a condition of Spark."""
     query = "EXPLAIN FOLDFLIGHT SELECT * FROM hav, LATERAL (SELECT my_sum(h.v) FROM hav h WHERE h.k = hav.k)"
     assert sql(db, query).head().why == "it is correlated: it refers to a column of a query around it"
+
+
+def test_names_are_looked_up_without_errors_of_spark(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error takes Spark and PySpark three times as long as an answer."""
+    refused: list[str] = []
+    analyse = Analysis.df
+
+    def recorded(self: Analysis, text: str) -> Any:
+        try:
+            return analyse(self, text)
+        except SPARK_ERRORS:
+            refused.append(text)
+            raise
+
+    monkeypatch.setattr(Analysis, "df", recorded)
+    for key, keys in (("v % 2", "key"), ("v % 2", "ALL"), ("upper(k)", "key")):
+        statement = f"SELECT {key} AS key, my_sum(v) AS total FROM hav GROUP BY {keys}"
+        assert [each.plan for each in sql(both, statement, explain=True).collect()] == ["fold"]
+    for table, compared in (("hav h", "h.k = o.k"), ("(SELECT k AS other, v FROM hav) h", "v > 0 AND other = k")):
+        inner = f"(SELECT my_avg(h.v) AS mean FROM {table} WHERE {compared})"
+        reasons = [each.why for each in sql(both, f"SELECT k FROM hav o WHERE v < {inner}", explain=True).collect()]
+        assert reasons == ["it is correlated: it refers to a column of a query around it"]
+    assert refused == []
+
+
+def test_variables_of_the_session_are_no_columns_around(both: Any) -> None:
+    """Spark looks for them last, so a query with one is not correlated."""
+    both.sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 1")
+    query = "SELECT a FROM testData WHERE b < (SELECT my_sum(v) AS s FROM hav WHERE v > least)"
+    assert [each.plan for each in sql(both, query, explain=True).collect()] == ["fold"]
+    named = "SELECT v % 2 AS least, my_sum(v) AS total FROM hav GROUP BY least"
+    assert sorted(values(sql(both, named))) == sorted(values(both.sql(named.replace("my_sum", "sum"))))
+
+
+def test_names_of_groups_mean_columns_first(both: Any) -> None:
+    """Also over rows that differ each time, which Spark does not join to the names that it is asked for."""
+    for source in ("hav", "(SELECT k, v, rand() AS r FROM hav)"):
+        same = f"SELECT upper(k) AS k, my_sum(v) AS total FROM {source} GROUP BY k"
+        assert sorted(values(sql(both, same))) == sorted(values(both.sql(same.replace("my_sum", "sum"))))
+        other = f"SELECT v % 2 AS parity, my_sum(v) AS total FROM {source} GROUP BY parity"
+        assert sorted(values(sql(both, other))) == sorted(values(both.sql(other.replace("my_sum", "sum"))))
 
 
 @pytest.mark.parametrize("plan", ["auto", "lists"])

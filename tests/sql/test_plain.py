@@ -50,10 +50,11 @@ def test_where_of_what_spark_aggregates_is_analysed_once(
         actual = sql(db, text)
         assert [question.count("WHERE") for question in questions] == where
         assert rows(actual) == rows(sql(db, text, plan="lists"))
-    questions.clear()
-    query = "SELECT a FROM testData WHERE b < (SELECT my_sum(v) FROM hav WHERE v > a)"
-    assert rows(sql(db, query)) == rows(db.sql(query.replace("my_sum", "sum")))
-    assert "WHERE v > a" in questions[0]
+    for where, asked in (("v > a", "v AS `0`, a AS `1`\nFROM hav)"), ("v BETWEEN a AND 9", "WHERE v BETWEEN a AND 9")):
+        questions.clear()
+        query = f"SELECT a FROM testData WHERE b < (SELECT my_sum(v) FROM hav WHERE {where})"
+        assert rows(sql(db, query)) == rows(db.sql(query.replace("my_sum", "sum")))
+        assert asked in questions[0]
 
 
 @pytest.mark.parametrize(

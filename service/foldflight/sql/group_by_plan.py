@@ -55,10 +55,11 @@ from foldflight.sql.list_plan import (
     calls_of_block,
     declared_types,
     guard_calls,
+    names_of,
     nondeterministic_cte_read_twice,
 )
 from foldflight.sql.over import BlockOver, BlockPlan
-from foldflight.sql.text import Edits, Span, Token, names_in
+from foldflight.sql.text import Edits, Span, Text, Token, names_in
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 EQUIVALENT_BUILTINS: Final = {
@@ -105,6 +106,8 @@ _ITEM_CLAUSES: Final = ("SELECT", "HAVING", "QUALIFY")
 # An item that is a column, with the name of the column of the rows.
 _PLAIN_ITEM: Final = re.compile(r"(?:([A-Za-z_]\w*)|`([^`]+)`) AS `((?:[^`]|``)+)`", re.ASCII)
 _LIMIT: Final = re.compile(r"\d{1,9}", re.ASCII)
+_COMPARISONS: Final = frozenset(["=", "==", "<=>", "<>", "!=", "<", "<=", ">", ">="])
+_QUALIFIED: Final = 2  # the names of a column with that of its table
 _PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
 
 
@@ -198,6 +201,8 @@ class BlockFold:
             raise UnsupportedError(
                 f"it reads {cte_name}, whose rows differ each time, and which is read elsewhere, too"
             )
+        if self._is_correlated():
+            raise correlation_error()
         own = calls_of_block(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             return self._over(own, list_plan_df)
@@ -236,6 +241,27 @@ class BlockFold:
             "row_kind" in columns,
             None if result is None or items is None or not is_whole else above.steps(result, items),
         )
+
+    def _is_correlated(self) -> bool:
+        """Return whether WHERE is known to compare columns of the block around.
+
+        Otherwise Spark tells with the rows, by an error, which takes it longer. It is asked here if the block around
+        reads something that this one does not. What is a column of neither may be a variable of the session.
+        """
+        text, query, below = self.analysis.text, self.query, partial(self.analysis.below, is_filtered=False)
+        around = next((each for each in query.parent.blocks if query in each.inner), None) if query.parent else None
+        if query.parent is None or around is None or not query.may_be_correlated(text):
+            return False
+        references = list(dict.fromkeys(_compared_columns(text, self.block.clause("WHERE"))))
+        if not references or names_of(text, around.clause("FROM")) <= names_of(text, self.block.clause("FROM")):
+            return False
+        try:
+            outer = self.analysis.outer_references(partial(below, query, self.block, edits=self.edits), references)
+            columns = self.analysis.df(below(query.parent, around, "*", self.edits)).columns if outer else ()
+        except SPARK_ERRORS:
+            return False
+        names = {name.strip("`").casefold() for _, name in outer}
+        return not names.isdisjoint(each.casefold() for each in columns)
 
     def _listed_items(self, list_plan_df: DataFrame) -> list[Item]:
         """Return the items, given the `collect_list` plan."""
@@ -345,14 +371,15 @@ class BlockFold:
         return body is not None and self.analysis.text.slice(body) != word.text
 
     def _columns_among(self, names: Sequence[str]) -> Sequence[str]:
-        """Return which of these names are columns of the block's rows. Mostly all are, so Spark is asked once."""
-
-        def resolves(select: str) -> bool:
-            return self.analysis.resolves(self.analysis.below(self.query, self.block, select, self.edits))
-
-        if len(names) > 1 and resolves(", ".join(names)):
+        """Return which of these names are columns of the block's rows."""
+        below = partial(self.analysis.below, self.query, self.block, edits=self.edits)
+        if not names:
             return names
-        return [name for name in names if resolves(name)]
+        try:
+            others = self.analysis.outer_references(partial(below, is_filtered=False), [("", name) for name in names])
+        except SPARK_ERRORS:
+            return [name for name in names if self.analysis.resolves(below(name))]
+        return [name for name in names if ("", name) not in others]
 
     def _aggregates(self, span: Span) -> bool:
         names = self.analysis.catalog.names | AGGREGATES
@@ -1078,6 +1105,18 @@ class _OuterSelect:
         if len(best) > 1 and len(exact) != 1:
             raise UnsupportedError(f"{'.'.join(path)} may be several keys")
         return Span(index, index + 2 * size - 1), (exact or best)[0]
+
+
+def _compared_columns(text: Text, where: Span) -> Iterator[tuple[str, str]]:
+    """Yield the qualifier and name of what can only be a column: it stands between operators, one of which compares."""
+    for index in text.flat(where):
+        end = text.path_end(index, where.stop)
+        path = [text.tokens[at].text for at in range(index, end, 2)]
+        if not text.tokens[index].is_name or text.says(index - 1, ".") or len(path) > _QUALIFIED:
+            continue
+        around = {text.upper(index - 1), "AND" if end == where.stop else text.upper(end)}
+        if around & _COMPARISONS and around <= _COMPARISONS | {"WHERE", "AND", "OR"}:
+            yield (path[0] if len(path) == _QUALIFIED else "", path[-1])
 
 
 def _is_window(key: _Key) -> bool:

@@ -93,12 +93,12 @@ def nondeterministic_cte_read_twice(analysis: Analysis, edits: Edits, query: Par
         for table in around.tables:
             if table.span.stop > block.span.start:
                 break
-            name, words = text.tokens[table.span.start].name.casefold(), _names_of(text, table.span)
+            name, words = text.tokens[table.span.start].name.casefold(), names_of(text, table.span)
             is_drawn = any(text.tokens[at].name.casefold() in draws for at in _calls_at(text, table.span))
             if is_drawn or words & differing:
                 differing.add(name)
             tables.append((name, words))
-    read_names = set(_names_of(text, block.span)) if tables else set()
+    read_names = set(names_of(text, block.span)) if tables else set()
     tables_read: set[str] = set()
     for name, words in reversed(tables):
         if {name, "identifier"} & read_names:
@@ -133,7 +133,8 @@ def _calls_at(text: Text, span: Span) -> list[int]:
     return [at for at in span.indexes if text.tokens[at].is_name and text.says(at + 1, "(")]
 
 
-def _names_of(text: Text, span: Span) -> frozenset[str]:
+def names_of(text: Text, span: Span) -> frozenset[str]:
+    """Return the names in a range, without regard to case."""
     return frozenset(text.tokens[at].name.casefold() for at in span.indexes if text.tokens[at].is_name)
 
 

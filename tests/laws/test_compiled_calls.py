@@ -233,7 +233,13 @@ class Entropy:
         return "".join(f"{word}{count}" for word, count in words.items())
 
 
-FUNCTIONS = [divided, divided_floats, every_part, exact_sum]
+@udf
+def named(text: str, number: int) -> str:
+    """Attributes by constant names, with and without a default."""
+    return getattr(text, "upper")() + f"{getattr(number, 'bit_length', None)()}"  # noqa: B009 - what authors write
+
+
+FUNCTIONS = [divided, divided_floats, every_part, exact_sum, named]
 CLASSES = [Recent, Copied, Ranked, Events, Common, Sums, Entropy]
 NEAR = st.integers(-9, 9)
 GIVEN = {

@@ -1064,11 +1064,9 @@ class _Rewriter:
         if is_named_tuple(function):
             self.make_named(statement, expr, function, {})
             return
-        if self.look_up(statement, expr, function):
+        if self.look_up(statement, expr, function) or self.inspect_value(statement, function, expr):
             return
-        if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
-            self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
-        elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
+        if function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, self.is_true(arguments[0]))
         elif any(function is each for each in _FOLDED) and self.are_known(expr):
             self.object(statement, self.fold_constant(function, expr))
@@ -1117,6 +1115,22 @@ class _Rewriter:
         if attribute and self.reference(function.value) is None:
             return Unsupported(f"it uses the attribute {attribute} of a value")
         return Unsupported("it calls a function that is not known when it is compiled")
+
+    def inspect_value(self, statement: ir.Assign, function: Any, expr: ir.Expr) -> bool:
+        """Replace a call of `isinstance`, or of `getattr` with a constant name. Return whether it is one."""
+        if expr.kws or expr.vararg is not None or not 2 <= len(expr.args) <= 3:
+            return False
+        constant = self.constants.get(expr.args[1].name)
+        if function is isinstance and constant is not None and len(expr.args) == 2:
+            self.is_instance(statement, expr.args[0], constant)
+        elif function is getattr:
+            if type(constant) is not str:
+                raise Unsupported("it calls getattr with a name that is not constant")
+            # What lacks the attribute is refused, or interpreted, so the default is never the result.
+            self.attribute(statement, ir.Expr.getattr(expr.args[0], constant, statement.loc))
+        else:
+            return False
+        return True
 
     def with_option(self, statement: ir.Assign, function: Any, values: ir.Var, name: str, option: ir.Var) -> bool:
         """Replace a call of one argument with an option by name. Return whether there is such a call."""

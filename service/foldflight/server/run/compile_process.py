@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ from typing import Any
 
 _NICENESS = 19
 _FIRST_TO_END = 1000
+_OBJECTS_AT_ONCE = 20_000  # new objects after which Python looks for garbage
 
 
 def main() -> None:
@@ -28,6 +30,7 @@ def main() -> None:
     # The metrics of a worker are files, which no other process may write to.
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     _give_way()
+    gc.set_threshold(_OBJECTS_AT_ONCE)  # compiling makes millions of objects, of which nearly all stay
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests,), name="foldflight-requests", daemon=True).start()
 

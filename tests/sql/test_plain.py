@@ -38,6 +38,15 @@ def test_spark_is_asked_once_for_a_block_and_once_for_the_query(
     assert "lists" not in plans_of(db, query)
 
 
+@pytest.mark.parametrize(("call", "views"), [("my_count(v)", 0), ("my_sum(v)", 1)])
+def test_short_texts_of_folds_need_no_view(db: Any, questions: list[str], call: str, views: int) -> None:
+    """A view takes Spark twice as long as analysing a short text again, and less than analysing a long one."""
+    query = f"SELECT n, my_count(*) AS m FROM (SELECT k, {call} AS n FROM hav GROUP BY k) AS t GROUP BY n"
+    actual = sql(db, query)
+    assert max(text.count("foldflight_result_") for text in questions) == views
+    assert rows(actual) == rows(db.sql(query.replace("my_", "")))
+
+
 def test_where_of_what_spark_aggregates_is_analysed_once(
     db: Any, questions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

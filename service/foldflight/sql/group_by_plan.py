@@ -684,7 +684,8 @@ class BlockFold:
     ) -> tuple[PlannedQuery, DataFrame | None]:
         """Return the plan of the fold, and its result; None if it is a part of the text of the statement.
 
-        Spark analyses a text in a time that grows with the square of its depth, so what other folds read is none.
+        Spark analyses a text in a time that grows with the square of its depth, so what other folds read is none,
+        unless it is short: the view of a result takes Spark twice as long as analysing such a text again.
         """
         options = dict(self.options)
         options.pop("idle", None)  # is for the OVER of the statement
@@ -722,13 +723,19 @@ class BlockFold:
                 return group_plan, group_plan.result()
             if not group_plan.is_text:
                 return group_plan, group_plan.result(lambda: self.df_of(group_plan.text(source)))
-            return group_plan, None if is_last else self.df_of(group_plan.text(source))
+            text = group_plan.text(source)
+            return group_plan, None if is_last or self._is_short(text, source.sql) else self.df_of(text)
         except FoldflightError as error:
             if self.is_streaming or window is not None:
                 raise self._locate_error(error, index) from None
             raise UnsupportedError(str(error).split("\n", maxsplit=1)[0]) from None
         except SPARK_ERRORS as error:
             raise UnsupportedError(f"Spark refuses its result: {spark_message(error)}") from None
+
+    def _is_short(self, text: str, rows: str) -> bool:
+        """Return whether the text of the fold is not much longer than that of its rows, which are those of tables."""
+        around = self.analysis.seeing(self.query, self.block.span.start, text, self.edits)
+        return len(text) < 3 * len(rows) and not self.block.inner and around == text
 
     def _window_span(self, keys: Sequence[_Key]) -> Span:
         """Return the tokens that define the windows: the table function, or the call of `window`."""

@@ -154,6 +154,51 @@ def test_a_refusal_that_is_stored_names_its_line_once(tmp_path: Path) -> None:
     assert len(re.findall(r"\(test_compiled_reasons\.py:\d+\)", reasons.pop())) == 1
 
 
+@dataclass
+class Changing:
+    """Its methods have names of methods of Python that change nothing, and change it."""
+
+    count: int = 0
+    values: list[int] = field(default_factory=list)
+
+    def find(self, value: int) -> int:
+        self.values.append(value)
+        return value
+
+    @property
+    def lower(self) -> int:
+        self.count += 1
+        return self.count
+
+
+@pytest.mark.every_turn
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("len(sorted(acc.values, key=acc.find))", "it has a key function that may change something"),
+        ("len(sorted(acc.values, key=lambda each: acc.find(each)))", "it has a key function that may change something"),
+        ("int(any(acc.find(each) for each in acc.values))", "it makes a generator that is not an argument of sum"),
+        ("int(any(each < acc.lower for each in acc.values))", "it makes a generator that is not an argument of sum"),
+    ],
+)
+def test_a_method_is_not_known_by_its_name(expression: str, words: str) -> None:
+    """A method of the author may change what is iterated over, whatever its name is."""
+    scope: dict[str, Any] = {}
+    exec(f"def accumulate(self, acc, value: int): acc.count += {expression}", scope)
+
+    class Changes:
+        accumulate = scope["accumulate"]
+
+        def create_accumulator(self) -> Changing:
+            return Changing()
+
+        def get_value(self, acc: Changing) -> int:
+            return acc.count
+
+    (function,) = Registry.load([udaf(Changes)]).authored
+    assert words in Programs().warm(function).reason
+
+
 @pytest.mark.every_turn
 @pytest.mark.parametrize(
     ("expression", "words"),

@@ -89,6 +89,9 @@ _EXPRESSIONS = [
     "self.helper(value)",
     "value + self.LIMIT",
     "value + self.limit",
+    'value + getattr(self, "LIMIT")',
+    'value + getattr(space, "limit", 5)',
+    'getattr(self, "helper")(value)',
     "self.static(value)",
     "Base.helper(self, value)",
 ]

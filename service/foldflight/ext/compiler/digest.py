@@ -204,8 +204,10 @@ def _reachable(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> l
 # Only code is cached: it cannot change, unlike the objects that its names refer to.
 @functools.lru_cache(maxsize=_CODES_MAX)
 def _names(code: CodeType) -> tuple[str, ...]:
+    """Return the names that code, and the code within it, looks up. `getattr` has them as constants."""
     inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))
-    return tuple(sorted({*code.co_names, *inner}))
+    constants = [each for each in code.co_consts if isinstance(each, str)] if "getattr" in code.co_names else []
+    return tuple(sorted({*code.co_names, *constants, *inner}))
 
 
 @functools.lru_cache(maxsize=_CODES_MAX)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import Any, Final
 
 import numba
@@ -116,6 +117,18 @@ class CompilePlan:
         )
 
     @property
+    def own_names(self) -> frozenset[str]:
+        """The names of the methods and properties of the author's classes, also of objects within accumulators."""
+        classes = (self.cls, self.accumulator_class, *(cls for _, cls in self.accumulator.parts))
+        own = {base for cls in classes if cls not in (None, dict, list) for base in cls.__mro__[:-1]}
+        members = {name: value for cls in own for name, value in vars(cls).items()}
+        return frozenset(
+            name
+            for name, value in members.items()
+            if hasattr(value, "__get__") and not isinstance(value, MemberDescriptorType)
+        )
+
+    @property
     def methods(self) -> dict[str, Any]:
         """The functions by method."""
         return dict(self.functions)
@@ -183,7 +196,7 @@ class Kernels:
         self.accumulator = Reference(cls, plan.accumulator, changeable=True)
         # The type of another accumulator in merge: containers within its dicts may move to the first one.
         self.other = Reference(cls, plan.accumulator, changeable=True, lent=True) if plan.nests else self.accumulator
-        self.author = ClassCompiler(self.accumulator)
+        self.author = ClassCompiler(self.accumulator, own_names=plan.own_names)
         self.read_only_record = Reference(cls, plan.accumulator, changeable=False)
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)

@@ -7,7 +7,7 @@ import inspect
 import operator
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any, Final
 
@@ -72,18 +72,23 @@ _JOINING: Final = (operators.OPERATORS[operator.add], operators.OPERATORS[operat
 _EXTENDING: Final = (containers.METHODS["extend"], *operators.IN_PLACE.values(), *_JOINING)
 
 
-def inline_comprehensions(code: ir.FunctionIR) -> None:
+def inline_comprehensions(code: ir.FunctionIR, own_names: Collection[str]) -> None:
     """Inline functions that are created and called in place: Python 3.11 compiles comprehensions to such functions.
 
     Since Python 3.12 only generators are functions. Comprehensions are inlined, and a variable of the same name keeps
     its value.
+
+    Args:
+        code: The code.
+        own_names: The names of the author's methods and properties, which may change an accumulator. A method of
+            another name is Python's own.
     """
     ir_utils.remove_dels(code.blocks)
     while True:
         if (sort := next(_calls_with_keys(code), None)) is not None:
-            _make_keys(code, *sort)
+            _make_keys(code, *sort, own_names)
         elif (call := next(_called_closures(code), None)) is not None:
-            _inline(code, *call)
+            _inline(code, *call, own_names)
         else:
             break
         code._definitions = ir_utils.build_definitions(code.blocks)
@@ -113,7 +118,7 @@ def _calls_with_keys(code: ir.FunctionIR) -> Iterator[tuple[int, int, Any]]:
                     yield label, index, by_key
 
 
-def _make_keys(code: ir.FunctionIR, label: int, index: int, by_key: Any) -> None:
+def _make_keys(code: ir.FunctionIR, label: int, index: int, by_key: Any, own_names: Collection[str]) -> None:
     """Replace a call with a key by a loop that makes a list of the keys, and a call that compares them.
 
     Python asks for the keys in the same order. They are all known before the first is compared, which changes nothing:
@@ -123,7 +128,7 @@ def _make_keys(code: ir.FunctionIR, label: int, index: int, by_key: Any) -> None
     statement, scope, loc = block.body[index], block.scope, block.body[index].loc
     (values,), options = statement.value.args, dict(statement.value.kws)
     key = options.pop("key")
-    _check_key(code, key, loc)
+    _check_key(code, key, own_names, loc)
     header, body, after = (max(code.blocks) + number for number in (1, 2, 3))
     keys, iterator, pair, item, is_more, method, made, result, function = (
         scope.redefine(f"$key{name}", loc)
@@ -159,18 +164,18 @@ def _make_keys(code: ir.FunctionIR, label: int, index: int, by_key: Any) -> None
     block.body = [*block.body[:index], *start.body]
 
 
-def _check_key(code: ir.FunctionIR, key: ir.Var, loc: Any) -> None:
+def _check_key(code: ir.FunctionIR, key: ir.Var, own_names: Collection[str], loc: Any) -> None:
     """Raise Unsupported for a key function that may change something, or may not be the one of the call."""
     function = ir_utils.guard(ir_utils.get_definition, code, key)
     name = attribute_of(function)
     if isinstance(function, ir.Const):
         raise Unsupported("it has a key that is no function").at(loc)
     if isinstance(function, ir.Expr) and function.op == "make_function":
-        changes = function.code.co_freevars and _may_change(function.code)
+        changes = function.code.co_freevars and _may_change(function.code, own_names)
         is_known = _LAMBDA.search(key.name) is not None and not changes
     elif name:
         owner = ir_utils.guard(ir_utils.get_definition, code, function.value)
-        is_known = name in _READING or isinstance(owner, (ir.Global, ir.FreeVar))
+        is_known = (name in _READING and name not in own_names) or isinstance(owner, (ir.Global, ir.FreeVar))
     else:
         is_known = isinstance(function, (ir.Global, ir.FreeVar))
     if not is_known:
@@ -257,11 +262,11 @@ def _is_copy(value: Any) -> bool:
     return isinstance(value, ir.Var) or (isinstance(value, ir.Expr) and value.op in ("make_function", "undef"))
 
 
-def _inline(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr) -> None:
+def _inline(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr, own_names: Collection[str]) -> None:
     """Inline a call. A generator becomes a list, because its consumer takes all values."""
     statement = block.body[index]
     is_generator = bool(generator.code.co_flags & inspect.CO_GENERATOR)
-    if is_generator and not _is_taken_at_once(code, block, index, generator):
+    if is_generator and not _is_taken_at_once(code, block, index, generator, own_names):
         raise Unsupported("it makes a generator that is not an argument of sum, sorted or the like").at(statement.loc)
     result, scope, loc = statement.target, block.scope, statement.loc
     known_labels = set(code.blocks)
@@ -289,7 +294,9 @@ def _inline(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr
         inlined_block.body = body
 
 
-def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr) -> bool:
+def _is_taken_at_once(
+    code: ir.FunctionIR, block: ir.Block, index: int, generator: ir.Expr, own_names: Collection[str]
+) -> bool:
     """Return whether a generator is the argument of the next call, to a function that consumes all of it."""
     name = block.body[index].target.name
     uses = [
@@ -301,10 +308,10 @@ def _is_taken_at_once(code: ir.FunctionIR, block: ir.Block, index: int, generato
         return False
     callee = ir_utils.guard(ir_utils.get_definition, code, value.func)
     if isinstance(callee, ir.Expr) and callee.op == "getattr" and callee.attr in ("extend", "update"):
-        return _reads_apart(code, block.body[index].value, callee.value, generator)
+        return _reads_apart(code, block.body[index].value, callee.value, generator, own_names)
     if isinstance(callee, ir.Expr):
         return callee.op == "getattr" and callee.attr == "join"
-    functions = _TAKING if _may_change(generator.code) else (*_TAKING, *_STOPPING)
+    functions = _TAKING if _may_change(generator.code, own_names) else (*_TAKING, *_STOPPING)
     return isinstance(callee, ir.Global) and any(callee.value is each for each in functions)
 
 
@@ -313,7 +320,9 @@ def attribute_of(value: Any) -> str:
     return value.attr if isinstance(value, ir.Expr) and value.op == "getattr" else ""
 
 
-def _reads_apart(code: ir.FunctionIR, call: ir.Expr, changed: ir.Var, generator: ir.Expr) -> bool:
+def _reads_apart(
+    code: ir.FunctionIR, call: ir.Expr, changed: ir.Var, generator: ir.Expr, own_names: Collection[str]
+) -> bool:
     """Return whether a generator reads nothing that may be the container to which its values are added.
 
     In Python it is at work while the container grows.
@@ -340,14 +349,16 @@ def _reads_apart(code: ir.FunctionIR, call: ir.Expr, changed: ir.Var, generator:
             is_new = is_new or (isinstance(source, ir.Expr) and source.op in ("build_list", "build_set"))
         if not is_new:
             return False
-    return not _may_change(generator.code)
+    return not _may_change(generator.code, own_names)
 
 
-def _may_change(code: CodeType) -> bool:
+def _may_change(code: CodeType, own_names: Collection[str]) -> bool:
     """Return whether a generator may change something: it calls a method or a function that is not known."""
     for step in dis.get_instructions(code):
         calls = step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL|self" in step.argrepr)
         if calls and step.argval not in _READING:
+            return True
+        if step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval in own_names:
             return True
         if step.opname.startswith(("STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR", "STORE_ATTR", "MAKE_FUNCTION")):
             return True

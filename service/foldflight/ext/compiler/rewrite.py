@@ -101,9 +101,11 @@ class ClassCompiler:
         calls: The functions that each function calls. Recursion is unsupported, because it could exhaust the stack.
         replacing: The functions that replace a container of an accumulator.
         accumulator: The record of the accumulator, which may be a NamedTuple.
+        own_names: The names of the methods and properties of the author's classes whose objects may change.
     """
 
     accumulator: Reference | None = None
+    own_names: frozenset[str] = frozenset()
     dispatchers: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
     replacing: set[Any] = field(default_factory=set)
@@ -126,7 +128,7 @@ class ClassCompiler:
         """Run only this pass, to find unsupported code early. Only the types of the first arguments are known."""
         _check_code(function)
         code = run_frontend(readable_copy(function))
-        inline_comprehensions(code)
+        inline_comprehensions(code, self.own_names)
         unknown_types = (types.undefined,) * (code.arg_count - len(arguments))
         _Rewriter(_Role(self, function, None), code, (*arguments, *unknown_types)).run()
 
@@ -258,7 +260,7 @@ class _Replace(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         role: _Role = state.func_id.func.__dict__["foldflight"]
-        inline_comprehensions(state.func_ir)
+        inline_comprehensions(state.func_ir, role.author.own_names)
         _Rewriter(role, state.func_ir, state.args).run()
         return True
 

@@ -40,7 +40,7 @@ _FUNCTIONS: Final[dict[Any, str]] = {
 _METHODS: Final[dict[str, Any]] = {
     **dict.fromkeys(("capitalize", "casefold", "format", "isoformat", "join", "lower", "lstrip", "replace"), "text"),
     **dict.fromkeys(("rstrip", "strftime", "strip", "title", "upper"), "text"),
-    **dict.fromkeys(("count", "find", "index", "isoweekday", "weekday"), "int"),
+    **dict.fromkeys(("count", "find", "index", "isoweekday", "toordinal", "weekday"), "int"),
     "date": "date", "encode": "bytes", "isocalendar": ("int", "int", "int"), "timestamp": "float",
     "total_seconds": "float",
 }  # fmt: skip
@@ -172,7 +172,7 @@ def find_uses(
     for function, position in functions:
         code = run_frontend(readable_copy(function))
         try:
-            inline_comprehensions(code)
+            inline_comprehensions(code, ())  # what they change does not matter here
         except Unsupported:  # a generator that is not compiled: the rest of the code is read as it is
             code = run_frontend(readable_copy(function))
         arguments: dict[int, Any] = {position + 1 + index: kind for index, kind in enumerate(kinds)}

@@ -6,6 +6,7 @@ import bisect
 import builtins
 import datetime
 import decimal
+import functools
 import math
 import operator
 from typing import Any, Final
@@ -19,6 +20,7 @@ from foldflight.ext.compiler.records import Items, load_item, store_item
 from foldflight.ext.compiler.value_types import (
     CONVERTERS,
     ENCODED,
+    KINDS,
     Struct,
     as_number,
     decode_kind,
@@ -116,6 +118,9 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         encoded_operator = _of_encoded(name, a, b)
         if encoded_operator is not None:
             return encoded_operator
+        if compares and isinstance(a, types.BaseTuple) and isinstance(b, types.BaseTuple):
+            compare = _tuple_comparison(name, _common_kinds(name, a, b))
+            return lambda a, b: compare(a, b)
         kinds = _kinds(name, a, b, compares=compares)
         if kinds[0] in MOMENTS:
             actual = CONVERTERS[kinds[0]]
@@ -135,6 +140,54 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
         return lambda a, b: operations(as_one(a), as_other(b))
 
     return choose
+
+
+def _common_kinds(name: str, a: types.BaseTuple, b: types.BaseTuple) -> tuple[str, ...]:
+    """Return the kinds of the members of two tuples. Raises Unsupported if they differ, or have no order by value."""
+    kinds, others = (tuple(map(str, map(kind_of, each))) for each in (a, b))
+    if kinds != others or not kinds or not {*KINDS}.difference(DECIMALS).issuperset(kinds):
+        raise Unsupported(f"{name} of {describe_type(a)} and {describe_type(b)}")
+    return kinds
+
+
+@implementation
+def _refuse_nan(a: Any, b: Any) -> Any:
+    """Raise for NaN: in Python, a tuple with one equals a tuple with the same object."""
+    if kind_of(a) != "float":
+        return lambda a, b: None
+
+    def refuse(a: Any, b: Any) -> None:
+        if a != a or b != b:  # noqa: PLR0124 - only NaN differs from itself
+            raise ValueError
+
+    return refuse
+
+
+@functools.cache
+def _tuple_comparison(symbol: str, kinds: tuple[str, ...], index: int = 0) -> Any:
+    """Return the function that compares two tuples from an index on: the first members that differ decide."""
+    compare = OPERATORS[_COMPARED_BY[symbol]]
+    if index == len(kinds) - 1:
+
+        @register_jitable
+        def last(a, b):
+            _refuse_nan(a[index], b[index])
+            return compare(a[index], b[index])
+
+        return last
+    following = _tuple_comparison(symbol, kinds, index + 1)
+
+    @register_jitable
+    def compare_tuples(a, b):
+        _refuse_nan(a[index], b[index])
+        return following(a, b) if _is_equal(a[index], b[index]) else compare(a[index], b[index])
+
+    return compare_tuples
+
+
+_COMPARED_BY: Final = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 
 
 def _unary(
@@ -237,6 +290,11 @@ def _extreme_operation(name: str, wins: Any) -> Any:
 
     @implementation
     def choose(a: Any, b: Any) -> Any:
+        if isinstance(a, types.BaseTuple) and isinstance(b, types.BaseTuple):
+            if a != b:
+                raise Unsupported(f"{name} of {describe_type(a)} and {describe_type(b)}")
+            wins_tuple = _tuple_comparison("<" if name == "min" else ">", _common_kinds(name, a, b))
+            return lambda a, b: b if wins_tuple(b, a) else a
         inner_kinds = [inner_kind(each) for each in (a, b)]
         if set(inner_kinds).issubset(DECIMALS):
             exact = CONVERTERS[max(inner_kinds, key=scale_of)]

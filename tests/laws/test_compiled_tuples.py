@@ -297,7 +297,46 @@ class Compared:
         return acc.total if acc.pair is None else acc.total + acc.pair[1]
 
 
-CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes, Smoothed, Newest, Compared]
+class Bar(NamedTuple):
+    """Prices; the times are None at first."""
+
+    opened: datetime | None = None
+    closed: datetime | None = None
+    high: float = -math.inf
+    name: str = ""
+
+
+@udaf
+class Bars:
+    """A NamedTuple in a variable that is assigned again in branches, by `_replace`, by its class and as a copy."""
+
+    def create_accumulator(self) -> Bar:
+        return Bar()
+
+    def accumulate(self, bar: Bar, at: datetime, price: float, name: str) -> Bar:
+        if bar.opened is None or at < bar.opened:
+            bar = bar._replace(opened=at, name=name)
+        if bar.closed is None or at >= bar.closed:
+            bar = bar._replace(closed=at)
+        before = bar
+        if price == 1.5:
+            bar = Bar(at, at, price, name)
+        elif name == "b":
+            before = Bar()
+            bar = before
+        return bar._replace(high=max(before.high, price))
+
+    def merge(self, bar: Bar, other: Bar) -> Bar:
+        if other.opened is None:
+            return bar
+        first = bar if bar.opened is not None and bar.opened <= other.opened else other
+        return other._replace(name=first.name)
+
+    def get_value(self, bar: Bar) -> str:
+        return "none" if bar.opened is None else f"{bar.opened:%Y} {bar.high:.1f} {bar.name}"
+
+
+CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes, Smoothed, Newest, Compared, Bars]
 SAMPLES = {
     **VALUES,
     pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),

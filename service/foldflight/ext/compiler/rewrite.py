@@ -270,6 +270,7 @@ class _Method:
     dispatcher: Any
     receiver: ir.Var | None
     parameters: tuple[str, ...] = ()  # of a method of a value; it receives None for omitted ones
+    cls: Any = None  # of the NamedTuple whose `_replace` it is
 
 
 class _Rewriter:
@@ -922,6 +923,10 @@ class _Rewriter:
 
     def named_tuple(self, var: ir.Var) -> type | None:
         """Return the class of a variable that is a NamedTuple; None for others, and if it is not known."""
+        while len(definitions := self.code._definitions[var.name]) == 1 and isinstance(definitions[0], ir.Var):
+            var = definitions[0]
+        if len(definitions) > 1:
+            return self.class_of_all(definitions, {var.name})
         type_, root = self.type_of(var), self.root(var)
         type_ = type_.type if isinstance(type_, types.Optional) else type_
         if isinstance(type_, types.BaseTuple):
@@ -931,12 +936,35 @@ class _Rewriter:
             return element.cls
         callee_name = root.func.name if isinstance(root, ir.Expr) and root.op == "call" else ""
         if callee_name in self.methods:
-            receiver = self.methods[callee_name].receiver
-            if self.methods[callee_name].dispatcher is datetimes.METHODS["isocalendar"]:
-                return datetimes.IsoCalendarDate
-            return self.named_tuple(receiver) if self.methods[callee_name].dispatcher is _REPLACE and receiver else None
+            method = self.methods[callee_name]
+            return datetimes.IsoCalendarDate if method.dispatcher is datetimes.METHODS["isocalendar"] else method.cls
         made_by = self.constants.get(callee_name)
         return made_by if is_named_tuple(made_by) else None
+
+    def class_of_all(self, definitions: list[Any], names: set[str]) -> type | None:
+        """Return the class of a variable that is assigned several times, if all values are NamedTuples of one class.
+
+        Args:
+            definitions: The values, such as the argument `bar`, and `bar._replace(...)`.
+            names: The variables that are followed, which may depend on each other.
+        """
+        classes = set()
+        for definition in definitions:
+            made = definition
+            callee: Any = self.root(made.func) if isinstance(made, ir.Expr) and made.op == "call" else None
+            if isinstance(callee, (ir.Global, ir.FreeVar)):
+                classes.add(callee.value if is_named_tuple(callee.value) else None)
+                continue
+            made = callee.value if attribute_of(callee) == "_replace" else made
+            while isinstance(made, ir.Var) and made.name not in names:
+                names.add(made.name)
+                made = self.root(made) or made
+            if isinstance(made, ir.Arg):
+                type_ = self.arguments[made.index]
+                classes.add(class_of(type_) if isinstance(type_, types.BaseTuple) else None)
+            elif not isinstance(made, ir.Var):
+                classes.add(None)
+        return classes.pop() if len(classes) == 1 else None
 
     def element(self, root: Any) -> Element | None:
         """Return the type of a value that code takes out of a container, or that a loop over one yields.
@@ -988,7 +1016,7 @@ class _Rewriter:
         """Replace the use of an attribute of a NamedTuple, which may be None."""
         static = inspect.getattr_static(cls, expr.attr, None)
         if expr.attr == "_replace":
-            self.methods[statement.target.name] = _Method(_REPLACE, self.snapshot(expr.value, statement.loc))
+            self.methods[statement.target.name] = _Method(_REPLACE, self.snapshot(expr.value, statement.loc), cls=cls)
             return
         value = self.call(require_value, (expr.value,), statement.loc)
         if expr.attr in cls._fields:
@@ -1160,16 +1188,15 @@ class _Rewriter:
     def calling_method(self, statement: ir.Assign, expr: ir.Expr, method: _Method) -> None:
         arguments, dispatcher = tuple(expr.args), method.dispatcher
         if dispatcher is _REPLACE and method.receiver is not None:
-            cls: Any = self.named_tuple(method.receiver)
             if arguments:
                 raise Unsupported("it calls _replace with arguments without names")
             keyword_names = {name for name, _ in expr.kws}
-            members = {name: self.fresh(statement.loc) for name in cls._fields if name not in keyword_names}
+            members = {name: self.fresh(statement.loc) for name in method.cls._fields if name not in keyword_names}
             receiver = self.call(require_value, (method.receiver,), statement.loc)
             for each, target in members.items():
                 getattr_expr = ir.Expr.getattr(receiver, each, statement.loc)
                 self.output.append(ir.Assign(getattr_expr, target, statement.loc))
-            self.make_named(statement, expr, cls, members)
+            self.make_named(statement, expr, method.cls, members)
             return
         if dispatcher is formats.format_value and method.receiver is not None:
             self.template(statement, expr, self.constants[method.receiver.name])

@@ -628,7 +628,8 @@ def _write_back_object(record: Any, result: Any) -> Any:
 def _keep_tuple(record: Any, result: Any) -> None:
     """Store the tuple that accumulate, retract or merge returned.
 
-    None is an error of the interpreter unless the accumulator is None: without an annotation, None is no result.
+    Without an annotation, None is no result of a method whose accumulator is a tuple. Raising leaves such a row to the
+    interpreter, which has the author's error.
     """
     if result is None and record.value is not None:
         raise ArithmeticError

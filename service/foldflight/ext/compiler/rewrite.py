@@ -859,6 +859,8 @@ class _Rewriter:
             keys, values, most = tuple(known), tuple(known.values()), 2
             without = "none" if len(expr.args) == 1 else "default"
         elif isinstance(known, (list, tuple)) and function.__name__ == "index":
+            if not {*map(type, known)} <= {str, bytes, int}:
+                raise Unsupported("it calls index of constants that are no texts, bytes or whole numbers")
             keys, values, most, without = tuple(known), tuple(range(len(known))), 1, "error"
         else:
             return False

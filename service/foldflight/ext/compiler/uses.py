@@ -109,7 +109,7 @@ class Uses:
 
     stored: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     objects: dict[str, str] = field(default_factory=dict)  # the class of an object that is stored, or of a container
-    tuples: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))  # classes of tuples, and their kinds
+    tuples: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))  # (class, kinds of the members)
     keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     made: Mapping[str, type] = field(default_factory=dict)  # the class of the containers that a defaultdict makes

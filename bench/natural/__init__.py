@@ -16,7 +16,7 @@ import pyarrow as pa
 from bench import gallery
 from bench.data import Figure, Sizes, best_of
 from bench.fold import folded
-from bench.natural import classes, untyped
+from bench.natural import classes, heldout, untyped
 from foldflight.client.exchange import PROGRAMS
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram
@@ -68,6 +68,9 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     names = [function.name for function in found.authored]
     compiled = [name for name in names if name not in missing]
     yield Figure(SUITE, f"{len(names)} functions as people write them", "fast", 100 * len(compiled) / len(names), "%")
+    assert isinstance(PROGRAMS, Programs)
+    held_out = [PROGRAMS.warm(function).mode == "compiled" for function in Registry.load(heldout.CLASSES).authored]
+    yield Figure(SUITE, f"{len(held_out)} classes written blind", "fast", 100 * sum(held_out) / len(held_out), "%")
     for name, reason in missing.items():
         yield Figure(SUITE, f"{name}: {reason}", gallery.INTERPRETED, 1, "functions")
     shown = f"{len(best)} aggregate functions, {gallery.GROUPS} groups, best mode of each"

@@ -1,4 +1,4 @@
-"""What the tests of laws and of compiled code replace in this process."""
+"""What compiles functions in the tests of laws and of compiled code, and what they replace in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from foldflight.ext.compiler import Programs, compiled
+from foldflight.ext.compiler.store import LoopStore
 from foldflight.testing import laws
+
+
+@pytest.fixture(scope="module")
+def hot() -> Programs:
+    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
+    return Programs(LoopStore("user"), hot_rows=0)
 
 
 @pytest.fixture

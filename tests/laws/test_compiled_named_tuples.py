@@ -1,6 +1,7 @@
 """NamedTuples in the containers of accumulators: compiled code has the interpreter's results, states and errors."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,12 +166,6 @@ SAMPLES = {
 }
 
 
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row."""
-    return Programs(hot_rows=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", COMPILED, ids=lambda cls: cls.__name__)
 @settings(examples(60), suppress_health_check=list(HealthCheck))
@@ -223,6 +218,44 @@ def test_the_digest_has_the_names_of_members_that_the_code_does_not_name() -> No
         plan, _ = plan_of(bound, bound.instantiate())
         digests.add(digest_of(plan, Lookups()))
     assert len(digests) == 2
+
+
+def _scaling(factor: int) -> Any:
+    """Return a class whose code does not name the NamedTuple that it uses a property of."""
+
+    class Named(NamedTuple):
+        one: int
+
+        @property
+        def scaled(self) -> int:
+            return self.one * factor
+
+    @dataclass
+    class Holder:
+        last: Named | None = None
+        total: int = 0
+
+    @udaf
+    class Scaling:
+        def create_accumulator(self) -> Holder:
+            return Holder()
+
+        def accumulate(self, acc: Holder, value: int) -> None:
+            if acc.last is not None:
+                acc.total += acc.last.scaled
+
+        def get_value(self, acc: Holder) -> int:
+            return acc.total
+
+    return Scaling
+
+
+def test_the_digest_has_the_methods_of_tuples_that_may_be_none() -> None:
+    """Code of another factor is not loaded from the store."""
+    bounds = [bound_of(_scaling(factor)) for factor in (2, 2, 3)]
+    one, again, other = (digest_of(plan_of(bound, bound.instantiate())[0], Lookups()) for bound in bounds)
+    assert one == again
+    assert one != other
 
 
 @udaf

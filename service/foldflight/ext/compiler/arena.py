@@ -298,8 +298,21 @@ class Arena:
     def _element(self, offsets: Any, part: Element, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
         if part.nested is not None:
             return self.column(self._inner_headers(offsets), part.nested, type_, narrow=narrow)
-        words = self._words[offsets[:, np.newaxis] + np.arange(len(part.kinds))]
-        return column_of_words(words, part, type_, narrow=narrow)
+        columns = []
+        for number, kind in enumerate(part.kinds):
+            member = _Member("value", FORMATS[kind])
+            records = np.zeros(len(offsets), record_dtype((member,)))
+            words = self._words[offsets + number]
+            records["value"] = words.view(np.float64) if member.format == "f8" else words
+            expected = type_.field(number).type if part.is_tuple else type_
+            columns.append(column_of(records, member, expected, narrow=narrow))
+        if any(column is None for column in columns):
+            return None
+        if not part.is_tuple:
+            return columns[0]
+        if narrow:
+            return pa.StructArray.from_arrays(columns, fields=list(type_))
+        return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
 
     def repeat(self, header: Any, contents: Contents | None, count: int, offset: int) -> Any:
         """Copy the region of a container so many times to reserved words, and return the headers of the copies.
@@ -355,60 +368,16 @@ class Arena:
                 _put_inner(self._words, inner, offsets + ahead, end)
                 end = filled_to
                 continue
-            words = None if values.null_count else words_of_column(values, part)
-            if words is None:
-                return None
-            self._words[offsets[:, np.newaxis] + ahead + np.arange(len(part.kinds))] = words
-            ahead += len(part.kinds)
+            for number, kind in enumerate(part.kinds):
+                member = _Member("value", FORMATS[kind])
+                records = np.zeros(len(offsets), record_dtype((member,)))
+                whole = values.field(number) if part.is_tuple else values
+                if values.null_count or not fill_member(records, member, whole):
+                    return None
+                words = records["value"].astype(np.int64) if member.format == "?" else records["value"].view(np.int64)
+                self._words[offsets + ahead] = words
+                ahead += 1
         return end
-
-
-def column_of_words(
-    words: Any, part: Element, type_: pa.DataType, *, narrow: bool, valid: Any = None
-) -> pa.Array | None:
-    """Return n values as a column; None if a number does not fit its type.
-
-    Args:
-        words: Their words, int64, shape (n, words of a value).
-        part: What they are.
-        type_: The type of the column.
-        narrow: Whether integers have the width of their type, instead of 64 bits.
-        valid: Flags that are false for None, bool, shape (n,); without them no value is None.
-    """
-    columns: list[Any] = []
-    for number, kind in enumerate(part.kinds):
-        member = _Member("value", FORMATS[kind], optional=valid is not None, valid="value?")
-        records = np.zeros(len(words), record_dtype((member,)))
-        records["value"] = words[:, number].view(np.float64) if member.format == "f8" else words[:, number]
-        if valid is not None:
-            records["value?"] = valid
-        expected = type_.field(number).type if part.is_tuple else type_
-        columns.append(column_of(records, member, expected, narrow=narrow))
-    if any(column is None for column in columns):
-        return None
-    if not part.is_tuple:
-        return columns[0]
-    fields = [each if narrow else pa.field(each.name, own.type) for each, own in zip(type_, columns, strict=True)]
-    return pa.StructArray.from_arrays(columns, fields=fields, mask=None if valid is None else pa.array(~valid))
-
-
-def words_of_column(column: pa.Array, part: Element) -> Any | None:
-    """Return the words of n values, int64, shape (n, words of a value); None if a tuple has a NULL.
-
-    The words of a value that is NULL are of no account.
-    """
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    words = np.zeros((len(column), len(part.kinds)), np.int64)
-    for number, kind in enumerate(part.kinds):
-        member = _Member("value", FORMATS[kind], optional=True, valid="value?")
-        records = np.zeros(len(column), record_dtype((member,)))
-        if not fill_member(records, member, column.field(number) if part.is_tuple else column):
-            return None
-        if not records["value?"][valid].all():
-            return None
-        numbers = np.ascontiguousarray(records["value"])
-        words[:, number] = numbers.astype(np.int64) if member.format == "?" else numbers.view(np.int64)
-    return words
 
 
 FORMATS: Final = {

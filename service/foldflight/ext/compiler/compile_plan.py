@@ -380,8 +380,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         hint = hints.get("value")
         tuple_class = optional_tuple(hint) if isinstance(bound.serializer, Nullable) else None
         if tuple_class is not None:
-            members = tuple(RecordField(f"value.{each.name}", _item_kind("", each.type), True) for each in type_)
-            return RecordLayout(members, tuples=(("value.", tuple_class),))
+            return RecordLayout(tuple(_tuple_fields("value", "", type_)), tuples=(("value.", tuple_class),))
         return RecordLayout((_field("value", "", type_, hint, fresh, isinstance(bound.serializer, Nullable)),))
     fields, parts, tuples = _members_of("", arrow, cls, fresh, hints)
     return RecordLayout(tuple(fields), parts=tuple(parts), tuples=tuple(tuples))
@@ -409,11 +408,16 @@ def _members_of(
             parts += [(f"{name}.", inner), *own_parts]
             tuples += own_tuples
         elif pa.types.is_struct(member.type) and (tuple_class := optional_tuple(hint)) is not None:
-            fields += (RecordField(f"{name}.{each.name}", _item_kind(name, each.type), True) for each in member.type)
+            fields += _tuple_fields(name, name, member.type)
             tuples.append((f"{name}.", tuple_class))
         else:
             fields.append(_field(name, name, member.type, hint, value, may_be_none(hint) or value is None))
     return fields, parts, tuples
+
+
+def _tuple_fields(name: str, label: str, type_: pa.DataType) -> list[RecordField]:
+    """Return the fields of a tuple that may be None. Reasons call it `label`."""
+    return [RecordField(f"{name}.{each.name}", _item_kind(label, each.type), optional=True) for each in type_]
 
 
 def _field(name: str, label: str, type_: pa.DataType, hint: Any, value: Any, may_be_null: bool) -> RecordField:

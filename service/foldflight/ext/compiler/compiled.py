@@ -768,7 +768,8 @@ def _record_would_change(accumulator: Any, layout: RecordLayout) -> bool:
         is_itself = accumulator is None or isinstance(accumulator, tuple)
         held: Any = accumulator if is_itself else _member(accumulator, path[:-1])
         members = list(held) if isinstance(held, tuple) and type(held) is cls else []
-        if held is not None and (len(members) != len(layout.within(path)) or None in members):
+        has_none = any(each is None for each in members)
+        if held is not None and (len(members) != len(layout.within(path)) or has_none):
             return True
     if accumulator is None:
         return False

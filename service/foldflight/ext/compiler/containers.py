@@ -28,6 +28,7 @@ from foldflight.ext.compiler.value_types import (
     KINDS,
     IteratorType,
     as_number,
+    class_of,
     decode_kind,
     describe_type,
     implementation,
@@ -141,7 +142,7 @@ def _type_of(part: Element) -> types.Type:
 
 def is_tuple_of(type_: types.Type, part: Element) -> bool:
     """Return whether a type is a tuple of the class of an element that is a tuple."""
-    return isinstance(type_, types.BaseTuple) and getattr(type_, "instance_class", None) is part.cls
+    return isinstance(type_, types.BaseTuple) and class_of(type_) is part.cls
 
 
 # --- values and words -------------------------------------------------------------------------------------------------

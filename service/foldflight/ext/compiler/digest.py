@@ -113,9 +113,9 @@ def digest_of(plan: CompilePlan, lookups: Lookups) -> str:
     seen_functions: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None, plan.named_tuple is None)))
-    inner = (cls for _, cls in (*plan.accumulator.parts, *plan.accumulator.tuples))
+    inner = (cls for _, cls in plan.accumulator.parts)
     all_classes = (plan.cls, plan.accumulator_class, plan.named_tuple, *inner)
-    classes = tuple(each for each in all_classes if each not in (None, dict, list, tuple))
+    classes = tuple(each for each in all_classes if each not in (None, dict, list))
     for cls in classes:
         lookups.class_entries(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):

@@ -19,8 +19,7 @@ from numba.core.typed_passes import type_inference_stage
 
 from foldflight.ext.compiler import containers, operators
 from foldflight.ext.compiler.arena import Contents, Element
-from foldflight.ext.compiler.records import class_of
-from foldflight.ext.compiler.value_types import KINDS, implementation, inner_kind
+from foldflight.ext.compiler.value_types import KINDS, class_of, implementation, inner_kind
 from foldflight.fold.machine_values import DECIMALS
 from foldflight.fold.mode import Unsupported
 

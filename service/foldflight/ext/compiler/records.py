@@ -24,6 +24,7 @@ from foldflight.ext.compiler.generated import llvm_function
 from foldflight.ext.compiler.value_types import (
     KINDS,
     IteratorType,
+    class_of,
     describe_type,
     exactly,
     inner_kind,
@@ -98,8 +99,9 @@ class RecordLayout:
 
     @property
     def tuple_classes(self) -> tuple[Any, ...]:
-        """The classes of the NamedTuples that attributes hold."""
-        return tuple(cls for each in self.fields if each.contents is not None for cls in each.contents.tuple_classes)
+        """The classes of the NamedTuples that attributes are or hold."""
+        held = (cls for each in self.fields if each.contents is not None for cls in each.contents.tuple_classes)
+        return (*(cls for _, cls in self.tuples if cls is not tuple), *held)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -236,11 +238,6 @@ GENERATED: Final = frozenset(vars(NamedTuple("_Empty", [])))
 def _is_special(name: str) -> bool:
     """Return whether Python calls the attribute of a NamedTuple of this name, and the author has defined it."""
     return name.startswith("__") and name not in GENERATED and not name.startswith("__annot")
-
-
-def class_of(tuple_: types.BaseTuple) -> type | None:
-    """Return the class of a NamedTuple; None for other tuples."""
-    return getattr(tuple_, "instance_class", None)
 
 
 class Items(types.IterableType):

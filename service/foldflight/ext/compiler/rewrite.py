@@ -40,10 +40,11 @@ from foldflight.ext.compiler.arena import Contents, Element
 from foldflight.ext.compiler.check import Check
 from foldflight.ext.compiler.generated import INNER
 from foldflight.ext.compiler.literals import EMPTY, Fill, attribute_of, inline_comprehensions
-from foldflight.ext.compiler.records import EXACTLY, Items, Reference, class_of, is_named_tuple, put_tuple
+from foldflight.ext.compiler.records import EXACTLY, Items, Reference, is_named_tuple, put_tuple
 from foldflight.ext.compiler.value_types import (
     OPTIONALS,
     Struct,
+    class_of,
     decode_kind,
     describe_type,
     field_of,

@@ -95,7 +95,7 @@ class Part:
         if type(instance) is not self.cls:
             return None
         if isinstance(instance, (list, tuple)):
-            if self.optional and None in instance:
+            if self.optional and any(each is None for each in instance):
                 return None
             return dict(zip(self.names, instance, strict=True)) if len(instance) == len(self.members) else None
         values: dict[str, Any] = instance if isinstance(instance, dict) else vars(instance)
@@ -477,12 +477,15 @@ class _Inference:
             return self._part(before, type(value), dict(zip(names, value, strict=True)), self.hints)
         cls = type(value)
         if value is None:
-            kinds = _tuple_kinds(hint)
-            tuple_class, kinds = (optional_tuple(hint), kinds) if kinds else self.uses.tuple_of(path)
-            if tuple_class is not None:
-                names = getattr(tuple_class, "_fields", [f"f{index}" for index in range(len(kinds))])
-                members = [RecordField(f"{path}.{name}", kind, True) for name, kind in zip(names, kinds, strict=True)]
-                return Part(f"{path}.", tuple_class, tuple(members), optional=True)
+            annotated = None if optional_tuple(hint) is None else _element_of_annotation(_without_none(hint))
+            element = annotated or self.uses.tuple_of(path)
+            if element is not None:
+                names = getattr(element.cls, "_fields", [f"f{index}" for index in range(len(element.kinds))])
+                members = [
+                    RecordField(f"{path}.{name}", kind, optional=True)
+                    for name, kind in zip(names, element.kinds, strict=True)
+                ]
+                return Part(f"{path}.", element.cls or tuple, tuple(members), optional=True)
         if is_object(value):
             self._check_object(cls, value)
             member_hints = self.hints if is_root and self.hints else hints_of(cls)
@@ -615,8 +618,8 @@ def _plain_kind(value: Any) -> str | None:
 
 def _annotated_kind(hint: Any) -> str | None:
     """Return the kind of an annotation, also with None."""
-    actual = [each for each in typing.get_args(hint) if each is not type(None)] if may_be_none(hint) else [hint]
-    return _ANNOTATED.get(actual[0]) if len(actual) == 1 and isinstance(actual[0], type) else None
+    actual = _without_none(hint)
+    return _ANNOTATED.get(actual) if isinstance(actual, type) else None
 
 
 def _parts_of(cls: type, hint: Any) -> list[Element | None]:
@@ -693,25 +696,22 @@ def optional_tuple(hint: Any) -> type | None:
 
     A tuple of any length is another annotation, as is one whose members may be None.
     """
-    if not may_be_none(hint):
+    actual = _without_none(hint)
+    is_named = is_named_tuple(actual)
+    if not may_be_none(hint) or not (is_named or typing.get_origin(actual) is tuple):
         return None
-    actual = [each for each in typing.get_args(hint) if each is not type(None)]
-    if len(actual) != 1 or not (is_named_tuple(actual[0]) or typing.get_origin(actual[0]) is tuple):
-        return None
-    members = hints_of(actual[0]).values() if is_named_tuple(actual[0]) else typing.get_args(actual[0])
+    members = hints_of(actual).values() if is_named else typing.get_args(actual)
     if not members or Ellipsis in members or any(map(may_be_none, members)):
         return None
-    return actual[0] if is_named_tuple(actual[0]) else tuple
+    return actual if is_named else tuple
 
 
-def _tuple_kinds(hint: Any) -> tuple[str, ...]:
-    """Return the kinds of the members of a tuple by its annotation; empty if one is unknown."""
-    if optional_tuple(hint) is None:
-        return ()
-    actual = next(each for each in typing.get_args(hint) if each is not type(None))
-    members = hints_of(actual).values() if is_named_tuple(actual) else typing.get_args(actual)
-    kinds = [_ANNOTATED.get(each) for each in members]
-    return () if None in kinds else tuple(map(str, kinds))
+def _without_none(hint: Any) -> Any:
+    """Return `X` of an annotation `X | None`; None if it has several types, and any other annotation as it is."""
+    if not may_be_none(hint):
+        return hint
+    actual = [each for each in typing.get_args(hint) if each is not type(None)]
+    return actual[0] if len(actual) == 1 else None
 
 
 def hints_of(cls: type) -> dict[str, Any]:

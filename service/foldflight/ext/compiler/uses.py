@@ -109,7 +109,7 @@ class Uses:
 
     stored: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     objects: dict[str, str] = field(default_factory=dict)  # the class of an object that is stored, or of a container
-    tuples: dict[str, set[Any]] = field(default_factory=lambda: defaultdict(set))  # (class, kinds of the members)
+    tuples: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     keys: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     values: dict[str, set[Element]] = field(default_factory=lambda: defaultdict(set))
     made: Mapping[str, type] = field(default_factory=dict)  # the class of the containers that a defaultdict makes
@@ -119,9 +119,9 @@ class Uses:
         """Return the kind that is stored in a field; None if it is unknown, or there are several."""
         return _only(self.stored.get(path, ()))
 
-    def tuple_of(self, path: str) -> tuple[Any, tuple[str, ...]]:
-        """Return the class and the kinds of the tuple that is stored in a field; (None, ()) if it is unknown."""
-        return (None, ()) if self.stored.get(path) else _only(self.tuples.get(path, ())) or (None, ())
+    def tuple_of(self, path: str) -> Element | None:
+        """Return the tuple that is stored in a field; None if it is unknown, or not the only value."""
+        return None if self.stored.get(path) else _only(self.tuples.get(path, ()))
 
     def elements(self, path: str, is_dict: bool) -> list[Element | None]:
         """Return the values that code puts into a container: items, or keys and values; each None if it is unknown."""
@@ -255,13 +255,11 @@ class _Reader:
 
     def store_kind(self, path: str, value: ir.Var) -> None:
         """Record the kind of a value that is stored in a field, or its kinds if it is a tuple."""
-        actual = self.of(value)
-        value_kind = self.kind(actual)
-        if isinstance(value_kind, str) and value_kind != _NONE:
-            self.uses.stored[path].add(value_kind)
-        if isinstance(value_kind, tuple) and all(isinstance(each, str) and each != _NONE for each in value_kind):
-            made_by = self.tuples.get(self.path_of(actual), actual)
-            self.uses.tuples[path].add((getattr(made_by, "cls", tuple), value_kind))
+        element = self.element(self.of(value))
+        if element is not None and element.is_tuple:
+            self.uses.tuples[path].add(element)
+        elif element is not None:
+            self.uses.stored[path].add(element.kinds[0])
 
     def name_object(self, path: str, value: ir.Var) -> None:
         """Record the class of an object or a container that is put somewhere, for the reason why it is not compiled."""
@@ -341,8 +339,9 @@ class _Reader:
         members = value_kind if isinstance(value_kind, tuple) else (value_kind,)
         if not members or not all(isinstance(each, str) and each != _NONE for each in members):
             return None
-        cls = value.cls if isinstance(value, _Named) else None
-        return Element(tuple(map(str, members)), is_tuple=isinstance(value_kind, tuple), cls=cls)
+        cls = getattr(self.tuples.get(self.path_of(value), value), "cls", None)
+        is_tuple = isinstance(value_kind, tuple)
+        return Element(tuple(map(str, members)), is_tuple=is_tuple, cls=cls if cls is not tuple else None)
 
     def shape_of(self, holder: Any) -> str:
         """Return `list`, `dict` or `set` if a value is a container of the accumulator; else an empty text."""

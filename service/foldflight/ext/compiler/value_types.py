@@ -162,6 +162,11 @@ def inner_kind(type_: types.Type) -> str:
     return str(kind_of(type_)).removesuffix("?")
 
 
+def class_of(type_: Any) -> type | None:
+    """Return the class of a numba type that is a NamedTuple; None for others."""
+    return getattr(type_, "instance_class", None)
+
+
 def implementation(choose: Callable[..., Any] | None = None, *, literal: bool = False) -> Callable[..., Any]:
     """Return a function that compiled code can call, with an implementation for each combination of types.
 
@@ -311,7 +316,7 @@ def describe_type(type_: Any) -> str:
         return f"a list of {type_.length} items of type {type_.kind}"
     if isinstance(type_, types.BaseTuple):
         members = ", ".join(kind_of(each) or describe_type(each) for each in type_)
-        named = getattr(type_, "instance_class", None)
+        named = class_of(type_)
         return f"tuple[{members}]" if named is None else f"{named.__name__}({members})"
     contents = getattr(type_, "contents", None)  # of a container
     if contents is None:

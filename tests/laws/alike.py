@@ -47,6 +47,15 @@ VALUES: Samples = {
 }
 
 
+EQUAL_OFTEN: Samples = {
+    **VALUES,
+    pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),
+    pa.int64(): st.one_of(st.integers(-5, 40), VALUES[pa.int64()]),
+    pa.string(): st.one_of(st.sampled_from(["", "a", "b", "a text of more than eight bytes"]), st.text(max_size=3)),
+}
+"""Values of which some are equal in most chunks."""
+
+
 def bound_of(cls: Any) -> BoundFunction:
     """Return a function whose types are declared, bound to them."""
     (function,) = Registry.load([cls]).authored

@@ -14,7 +14,6 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
-from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.aggregate.state_codecs import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -538,12 +537,6 @@ each_case = pytest.mark.parametrize(
         for case in cases
     ],
 )
-
-
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
-    return Programs(LoopStore("user"), hot_rows=0)
 
 
 KNOWN: dict[Any, list[Any]] = {

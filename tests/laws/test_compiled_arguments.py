@@ -15,7 +15,6 @@ from foldflight import FunctionError, udaf, udf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.arena import Arena
 from foldflight.ext.compiler.program import Program
-from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.scalar.evaluation import InterpretedScalar
@@ -271,12 +270,6 @@ _SAMPLES: Samples = {
     pa.map_(pa.string(), pa.int64()): _pairs(st.sampled_from("abc") | VALUES[pa.string()], VALUES[pa.int64()]),
     pa.map_(pa.float64(), pa.bool_()): _pairs(VALUES[pa.float64()], st.booleans()),
 }
-
-
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Compiled code from the first row on."""
-    return Programs(LoopStore("user"), hot_rows=0)
 
 
 @pytest.mark.slow

@@ -348,12 +348,6 @@ SAMPLES = {
 }
 
 
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
-    return Programs(LoopStore("user"), hot_rows=0)
-
-
 @pytest.mark.slow
 @each_case
 @settings(examples(150), suppress_health_check=list(HealthCheck))

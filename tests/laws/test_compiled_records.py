@@ -345,12 +345,6 @@ each_case = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row."""
-    return Programs(hot_rows=0)
-
-
 @each_case
 @settings(examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())

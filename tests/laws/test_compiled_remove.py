@@ -105,12 +105,6 @@ SAMPLES = {
 }
 
 
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row."""
-    return Programs(hot_rows=0)
-
-
 @pytest.mark.every_turn
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @settings(examples(100), suppress_health_check=list(HealthCheck))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import Program
-from foldflight.ext.compiler.store import LoopStore
 from tests.effort import examples
-from tests.laws.alike import VALUES, bound_of, folds_alike, interpret
+from tests.laws.alike import EQUAL_OFTEN, bound_of, folds_alike, interpret
 
 
 class Tick(NamedTuple):
@@ -337,18 +335,6 @@ class Bars:
 
 
 CLASSES = [Candles, LatestOfDict, LowAndHigh, InList, Wholes, Smoothed, Newest, Compared, Bars]
-SAMPLES = {
-    **VALUES,
-    pa.float64(): st.one_of(st.sampled_from([0.0, -0.0, 1.5, math.nan]), st.floats(-100, 100)),
-    pa.int64(): st.one_of(st.integers(-5, 40), VALUES[pa.int64()]),
-    pa.string(): st.one_of(st.sampled_from(["", "a", "b", "a text of more than eight bytes"]), st.text(max_size=3)),
-}
-
-
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
-    return Programs(LoopStore("user"), hot_rows=0)
 
 
 @pytest.mark.slow
@@ -364,4 +350,4 @@ def test_tuples_that_may_be_none_are_those_of_the_interpreter(cls: Any, hot: Pro
     # Two tuples of one object are pickled as two references to it, where compiled code makes two objects.
     decode = interpret(bound).codec.decode
     read = (lambda states: [*map(repr, decode(states))]) if cls is LowAndHigh else None
-    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, SAMPLES, row_by_row=True, read=read)
+    folds_alike(bound, lambda: hot.accumulators(interpret(bound)), data, EQUAL_OFTEN, row_by_row=True, read=read)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from foldflight import udaf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.program import NoProgram, Program
-from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.rows import Column, Rows
 from tests.effort import examples
 from tests.laws.alike import VALUES, bound_of, folds_alike, interpret
@@ -833,12 +832,6 @@ each_case = pytest.mark.parametrize(
     [COMPILED[0], COMPILED[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in COMPILED[1:-1])],
     ids=lambda cls: cls.__name__,
 )
-
-
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
-    return Programs(LoopStore("user"), hot_rows=0)
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from foldflight import FunctionContext, udaf, udf
 from foldflight.ext.compiler import Programs
 from foldflight.ext.compiler.compiled import CompiledAccumulators
 from foldflight.ext.compiler.program import NoProgram, Program
-from foldflight.ext.compiler.store import LoopStore
 from foldflight.fold.failures import Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows
@@ -102,11 +101,6 @@ class Natural:
 
     def get_value(self, acc: Moments) -> W5:
         return acc.mean if acc.flag else acc.squares + acc.low
-
-
-@pytest.fixture(scope="module")
-def hot() -> Programs:
-    return Programs(LoopStore("user"), hot_rows=0)
 
 
 def bound_to(cls: Any, *types: pa.DataType) -> Any:
